@@ -1,0 +1,18 @@
+"""The model, in pure torch: read this package alone to understand the paper.
+
+`memory.py` is the recurrence (§3.2), `positions/relative.py` the relative positional encoding (§3.3),
+`attention.py` one attention with both, `transformer.py` the whole (§3.4, Appendix B) and `embedding.py`
+the way in and out. `flops.py` counts the arithmetic.
+
+Letters in the names of tensors and in docstrings, everywhere in this package:
+`B` rows in the batch, `L` tokens in a segment, `M` memory slots, `K = M + L` keys, `D` d_model, `H` heads,
+`C` d_head, `N` layers, `V` vocabulary. Batch first. `scores_BHLK` is a tensor of that shape.
+"""
+
+from txl.model.embedding import TiedEmbedding
+from txl.model.memory import Memory
+from txl.model.positions.base import PositionEncoding
+from txl.model.positions.relative import RelativePosition
+from txl.model.transformer import TransformerXL
+
+__all__ = ["Memory", "PositionEncoding", "RelativePosition", "TiedEmbedding", "TransformerXL"]

@@ -1,0 +1,83 @@
+"""Multi-head attention over the memory and the current segment (§3.2, Appendix B)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from txl.model.positions.base import PositionEncoding
+
+
+class Attention(nn.Module):
+    """Queries from the segment; keys and values from the memory and the segment together.
+
+    Args:
+        d_model, n_head, d_head: D, H and C. H · C need not be D.
+        dropout: dropout of the attention probabilities (the authors' `dropatt`).
+    """
+
+    def __init__(self, d_model: int, n_head: int, d_head: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.n_head, self.d_head = n_head, d_head
+        self.query = nn.Linear(d_model, n_head * d_head, bias=False)
+        self.key = nn.Linear(d_model, n_head * d_head, bias=False)
+        self.value = nn.Linear(d_model, n_head * d_head, bias=False)
+        self.output = nn.Linear(n_head * d_head, d_model, bias=False)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self,
+        x_BLD: Tensor,
+        context_BKD: Tensor,
+        hidden_BLK: Tensor,
+        position: PositionEncoding,
+        layer: int,
+        table: Tensor | None,
+    ) -> Tensor:
+        """Attend from the segment to the context.
+
+        Args:
+            x_BLD: the segment.
+            context_BKD: the memory, then the segment.
+            hidden_BLK: bool, the keys that a query must not see.
+            position, layer, table: the position encoding, which layer this is, what `position.table` gave.
+
+        Returns:
+            `[B, L, D]`, before residual connection and normalization.
+        """
+        heads = (self.n_head, self.d_head)
+        q_BLHC = self.query(x_BLD).unflatten(-1, heads)
+        k_BKHC = self.key(context_BKD).unflatten(-1, heads)
+        v_BHKC = self.value(context_BKD).unflatten(-1, heads).transpose(1, 2)
+        bias = position.bias(layer, q_BLHC, context_BKD.shape[1], table)
+        q_BLHC, k_BKHC = position.queries_and_keys(layer, q_BLHC, k_BKHC, table)
+        q_BHLC = (q_BLHC * self.d_head**-0.5).transpose(1, 2)
+        scores_BHLK = q_BHLC @ k_BKHC.permute(0, 2, 3, 1)
+        if bias is not None:
+            scores_BHLK = scores_BHLK + bias
+        scores_BHLK = scores_BHLK.masked_fill(hidden_BLK[:, None], float("-inf"))
+        probabilities_BHLK = self.dropout(scores_BHLK.softmax(dim=-1))
+        return self.output((probabilities_BHLK @ v_BHKC).transpose(1, 2).flatten(-2))
+
+
+def hidden_keys(length: int, memory_length_B: Tensor, slots: int, attention_length: int | None) -> Tensor:
+    """Return which keys each query must not see, bool `[B, L, K]`.
+
+    A query sees itself and what came before it in its own text: not the keys after it, not the memory slots
+    that are not real, and with `attention_length` only that many keys, itself included.
+
+    Args:
+        length: L, the queries.
+        memory_length_B: how many of the memory's slots are real in each row.
+        slots: M, the memory's slots.
+        attention_length: how many keys a query may see (the authors' `same_length` with a memory of M is
+            `attention_length=M`); `None` for all there are.
+    """
+    device = memory_length_B.device
+    key_K = torch.arange(slots + length, device=device)
+    distance_LK = torch.arange(slots, slots + length, device=device)[:, None] - key_K
+    hidden_LK = distance_LK < 0
+    if attention_length is not None:
+        hidden_LK = hidden_LK | (distance_LK >= attention_length)
+    unreal_BK = key_K < slots - memory_length_B[:, None]
+    return hidden_LK | unreal_BK[:, None]

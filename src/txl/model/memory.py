@@ -1,0 +1,71 @@
+"""Segment-level recurrence (§3.2): what the model keeps of the segments it has read.
+
+For each layer the memory holds the last M hidden states that entered it, without gradient. Its shape never
+changes: before M tokens have been read, only the newest `length` slots are real and attention must not see
+the others. So compiled code meets one shape, and a first segment attends to nothing that does not exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The hidden states of the past, and how many of them are real.
+
+    Attributes:
+        states: for each of the N layers the states that entered it, `[B, M, D]`, the newest last.
+        length: `[B]` int64, how many of the M slots are real; they are the last ones.
+    """
+
+    states: tuple[Tensor, ...]
+    length: Tensor
+
+    @classmethod
+    def empty(
+        cls,
+        layers: int,
+        rows: int,
+        slots: int,
+        width: int,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> Memory:
+        """Return a memory of `slots` slots for each of `rows` rows, none of them real."""
+        states = tuple(torch.zeros(rows, slots, width, device=device, dtype=dtype) for _ in range(layers))
+        return cls(states, torch.zeros(rows, dtype=torch.int64, device=device))
+
+    @property
+    def slots(self) -> int:
+        """M, the number of states kept of each layer."""
+        return self.states[0].shape[1]
+
+    @property
+    def rows(self) -> int:
+        """B, the number of rows."""
+        return self.length.shape[0]
+
+    def forget(self, fresh_B: Tensor) -> Memory:
+        """Return the memory with the rows that begin a new text (`fresh_B`, bool) forgotten."""
+        return Memory(self.states, self.length.masked_fill(fresh_B, 0))
+
+    def append(self, hidden: Sequence[Tensor]) -> Memory:
+        """Return the memory after one more segment.
+
+        Args:
+            hidden: for each layer the states `[B, L, D]` that entered it. They lose their gradient: the
+                stop-gradient SG(·) of §3.2. L may be smaller or larger than M.
+        """
+        if len(hidden) != len(self.states):
+            raise ValueError(f"the memory holds {len(self.states)} layers, not the {len(hidden)} given")
+        slots = self.slots
+        states = tuple(
+            torch.cat([old, new.detach().to(old.dtype)], dim=1)[:, old.shape[1] + new.shape[1] - slots :]
+            for old, new in zip(self.states, hidden, strict=True)
+        )
+        return Memory(states, (self.length + hidden[0].shape[1]).clamp(max=slots))

@@ -1,0 +1,90 @@
+"""The paper's relative positional encoding (§3.3, Appendix B).
+
+The score of a query at position i for a key at position j has four terms:
+
+    (a) q_i · k_j     content                     (c) u · k_j     how much a word is worth looking at
+    (b) q_i · W_R R   content-dependent distance  (d) v · W_R R   how much a distance is
+
+with R the sinusoid of the distance i - j, one W_R (`distance_keys`) for each layer, and u, v learned.
+(a) + (c) is one product of queries shifted by u with the keys, (b) + (d) one of queries shifted by v with the
+projected distances.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from txl.model.positions.base import PositionEncoding
+
+
+class RelativePosition(PositionEncoding):
+    """Sinusoids of the distance, projected for each layer, with the global biases u and v.
+
+    Args:
+        n_layer, n_head, d_model, d_head, dropout: see `PositionEncoding`. The sinusoids go through `dropout`,
+            as in the authors' code.
+        clamp_length: distances beyond this count as this (the authors' `clamp_len`); `None` for no limit.
+        shared_biases: one u and one v for all layers, as the paper writes and the authors' PyTorch code does;
+            `False` for one pair a layer, as their TensorFlow code does for WikiText-103 and One Billion Word.
+    """
+
+    def __init__(
+        self,
+        n_layer: int,
+        n_head: int,
+        d_model: int,
+        d_head: int,
+        dropout: float = 0.0,
+        clamp_length: int | None = None,
+        shared_biases: bool = True,
+    ) -> None:
+        super().__init__(n_layer, n_head, d_model, d_head, dropout)
+        if d_model % 2:
+            raise ValueError(f"d_model must be even for sinusoids, not {d_model}")
+        if clamp_length is not None and clamp_length < 1:
+            raise ValueError(f"clamp_length must be positive or null, not {clamp_length}")
+        self.clamp_length = clamp_length
+        pairs = 1 if shared_biases else n_layer
+        self.u = nn.Parameter(torch.empty(pairs, n_head, d_head))
+        self.v = nn.Parameter(torch.empty(pairs, n_head, d_head))
+        self.distance_keys = nn.ModuleList(
+            nn.Linear(d_model, n_head * d_head, bias=False) for _ in range(n_layer)
+        )
+
+    def table(self, x_BLD: Tensor, key_length: int) -> Tensor:
+        """Return the sinusoids `[K + 1, D]` of the distances K, K - 1, …, 0: sines first, then cosines."""
+        distance = torch.arange(key_length, -1, -1, device=x_BLD.device, dtype=torch.float32)
+        if self.clamp_length is not None:
+            distance = distance.clamp(max=self.clamp_length)
+        half = torch.arange(0, self.d_model, 2, device=x_BLD.device, dtype=torch.float32)
+        angle = distance[:, None] * 10000.0 ** (-half / self.d_model)
+        return self.dropout(torch.cat([angle.sin(), angle.cos()], dim=-1))
+
+    def queries_and_keys(
+        self, layer: int, q_BLHC: Tensor, k_BKHC: Tensor, table: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Return `q + u` and `k`: their product is (a) + (c)."""
+        return q_BLHC + self.u[layer % len(self.u)], k_BKHC
+
+    def bias(self, layer: int, q_BLHC: Tensor, key_length: int, table: Tensor | None) -> Tensor:
+        """Return (b) + (d), `[B, H, L, K]`, scaled as the content scores are."""
+        q_BLHC = (q_BLHC + self.v[layer % len(self.v)]) * self.d_head**-0.5
+        r_RHC = self.distance_keys[layer](table).view(-1, self.n_head, self.d_head)
+        return relative_shift(torch.einsum("blhc,rhc->bhlr", q_BLHC, r_RHC))
+
+
+def relative_shift(by_distance: Tensor) -> Tensor:
+    """Turn scores by distance into scores by key, without copying them (Appendix B).
+
+    Args:
+        by_distance: `[…, L, K + 1]`; column r belongs to the distance K - r.
+
+    Returns:
+        `[…, L, K]`; row i, column j holds the score of the distance K - L + i - j. Entries with a negative
+        distance (keys after the query) are meaningless and must be hidden.
+    """
+    *_, length, columns = by_distance.shape
+    # Row i has to move left by L - i. In the flat array, dropping the first L entries and reading rows that
+    # are one column shorter does just that: entry (i, j) of the result is entry (i, j + L - i) of the input.
+    return by_distance.flatten(-2)[..., length:].unflatten(-1, (length, columns - 1))

@@ -1,0 +1,167 @@
+"""Transformer-XL: the whole model (§3.4, Appendix B)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from txl.model.attention import Attention, hidden_keys
+from txl.model.embedding import TiedEmbedding
+from txl.model.memory import Memory
+from txl.model.positions.base import PositionEncoding
+
+
+class FeedForward(nn.Sequential):
+    """The position-wise network: D → d_inner → D with ReLU, dropout after each (Vaswani et al. 2017, §3.3)."""
+
+    def __init__(self, d_model: int, d_inner: int, dropout: float) -> None:
+        super().__init__(
+            nn.Linear(d_model, d_inner),
+            nn.ReLU(),
+            nn.Dropout(dropout),
+            nn.Linear(d_inner, d_model),
+            nn.Dropout(dropout),
+        )
+
+
+class Layer(nn.Module):
+    """Attention and feed-forward network, each with residual connection and layer normalization."""
+
+    def __init__(
+        self,
+        d_model: int,
+        n_head: int,
+        d_head: int,
+        d_inner: int,
+        dropout: float,
+        attention_dropout: float,
+        pre_norm: bool,
+    ) -> None:
+        super().__init__()
+        self.attention = Attention(d_model, n_head, d_head, attention_dropout)
+        self.attention_norm = nn.LayerNorm(d_model)
+        self.feed_forward = FeedForward(d_model, d_inner, dropout)
+        self.feed_forward_norm = nn.LayerNorm(d_model)
+        self.dropout = nn.Dropout(dropout)
+        self.pre_norm = pre_norm
+
+    def forward(
+        self,
+        x_BLD: Tensor,
+        memory_BMD: Tensor,
+        hidden_BLK: Tensor,
+        position: PositionEncoding,
+        layer: int,
+        table: Tensor | None,
+    ) -> Tensor:
+        """Return the states `[B, L, D]` that enter the next layer."""
+        context_BKD = torch.cat([memory_BMD.to(x_BLD.dtype), x_BLD], dim=1)
+        attention = (hidden_BLK, position, layer, table)
+        if self.pre_norm:
+            context_BKD = self.attention_norm(context_BKD)
+            segment_BLD = context_BKD[:, memory_BMD.shape[1] :]
+            x_BLD = x_BLD + self.dropout(self.attention(segment_BLD, context_BKD, *attention))
+            return x_BLD + self.feed_forward(self.feed_forward_norm(x_BLD))
+        x_BLD = self.attention_norm(x_BLD + self.dropout(self.attention(x_BLD, context_BKD, *attention)))
+        return self.feed_forward_norm(x_BLD + self.feed_forward(x_BLD))
+
+
+class TransformerXL(nn.Module):
+    """A stack of layers that reads a text segment by segment and remembers the segments before.
+
+    Args:
+        vocabulary: V, the number of different tokens.
+        position: makes the position encoding for a model of this shape; called with `n_layer`, `n_head`,
+            `d_model`, `d_head` and `dropout`.
+        n_layer, d_model, n_head, d_head, d_inner: N, D, H, C and the width of the feed-forward networks.
+        dropout: after the embedding, the attention, inside and after the feed-forward network, on the
+            position table and on the last hidden states (the authors' `dropout`).
+        attention_dropout: on the attention probabilities (the authors' `dropatt`).
+        pre_norm: normalize before each part instead of after the residual connection (`pre_lnorm`; as in the
+            authors' code nothing normalizes the last states).
+        init_std: standard deviation of the normal initialization of weights and biases u, v (`init_std`).
+
+    Raises:
+        ValueError: a size that is not positive, or a dropout outside [0, 1).
+    """
+
+    def __init__(
+        self,
+        vocabulary: int,
+        position: Callable[..., PositionEncoding],
+        n_layer: int,
+        d_model: int,
+        n_head: int,
+        d_head: int,
+        d_inner: int,
+        dropout: float = 0.0,
+        attention_dropout: float = 0.0,
+        pre_norm: bool = False,
+        init_std: float = 0.02,
+    ) -> None:
+        super().__init__()
+        sizes = dict(vocabulary=vocabulary, n_layer=n_layer, d_model=d_model, n_head=n_head, d_head=d_head)
+        for name, size in {**sizes, "d_inner": d_inner}.items():
+            if size < 1:
+                raise ValueError(f"{name} must be positive, not {size}")
+        for name, rate in {"dropout": dropout, "attention_dropout": attention_dropout}.items():
+            if not 0.0 <= rate < 1.0:
+                raise ValueError(f"{name} must be at least 0 and below 1, not {rate}")
+        self.n_layer, self.d_model = n_layer, d_model
+        self.embedding = TiedEmbedding(vocabulary, d_model)
+        self.position = position(
+            n_layer=n_layer, n_head=n_head, d_model=d_model, d_head=d_head, dropout=dropout
+        )
+        self.layers = nn.ModuleList(
+            Layer(d_model, n_head, d_head, d_inner, dropout, attention_dropout, pre_norm)
+            for _ in range(n_layer)
+        )
+        self.dropout = nn.Dropout(dropout)
+        self.reset_parameters(init_std)
+
+    def reset_parameters(self, std: float) -> None:
+        """Initialize as the authors' code: N(0, std), LayerNorm gains N(1, std), biases 0."""
+        for name, parameter in self.named_parameters():
+            if name.endswith("norm.weight"):
+                nn.init.normal_(parameter, 1.0, std)
+            elif name.endswith(".bias"):
+                nn.init.zeros_(parameter)
+            else:
+                nn.init.normal_(parameter, 0.0, std)
+
+    def empty_memory(self, rows: int, slots: int) -> Memory:
+        """Return a memory of `slots` slots for each of `rows` rows, none of them real, where the model is."""
+        weight = self.embedding.weight
+        return Memory.empty(self.n_layer, rows, slots, self.d_model, weight.device)
+
+    def forward(
+        self, tokens_BL: Tensor, memory: Memory, attention_length: int | None = None
+    ) -> tuple[Tensor, Memory]:
+        """Read one segment.
+
+        Args:
+            tokens_BL: int64, the next L tokens of each row.
+            memory: what is remembered of each row. It is not changed.
+            attention_length: how many keys a query may see, itself included; `None` for the whole memory and
+                all of the segment before it.
+
+        Returns:
+            The last hidden states `[B, L, D]`, for `embedding.scores` or `embedding.logits`, and the memory
+            after this segment.
+
+        Raises:
+            ValueError: the memory belongs to another number of rows.
+        """
+        rows, length = tokens_BL.shape
+        if memory.rows != rows:
+            raise ValueError(f"the memory holds {memory.rows} rows, the segment has {rows}")
+        x_BLD = self.dropout(self.embedding.embed(tokens_BL))
+        hidden_BLK = hidden_keys(length, memory.length, memory.slots, attention_length)
+        table = self.position.table(x_BLD, memory.slots + length)
+        entered = []
+        for index, (layer, memory_BMD) in enumerate(zip(self.layers, memory.states, strict=True)):
+            entered.append(x_BLD)
+            x_BLD = layer(x_BLD, memory_BMD, hidden_BLK, self.position, index, table)
+        return self.dropout(x_BLD), memory.append(entered)
