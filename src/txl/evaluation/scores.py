@@ -1,0 +1,45 @@
+"""Scores, and the metrics that are made of them."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+class ScoreSum:
+    """The sum of scores and their number: all that a perplexity needs, and exact over any number of processes.
+
+    A score is the negative log-likelihood of one target, in nats.
+    """
+
+    def __init__(self) -> None:
+        self.total, self.count = 0.0, 0
+
+    def add(self, scores_BL: Tensor, scored_BL: Tensor) -> None:
+        """Add the scores `[B, L]` where `scored_BL` is true, summed in float64."""
+        self.total += torch.where(scored_BL, scores_BL, 0.0).double().sum().item()
+        self.count += int(scored_BL.sum())
+
+    def gather(self) -> None:
+        """Add up the sums of all processes, on every one of them."""
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            sums: list[tuple[float, int]] = [(0.0, 0)] * torch.distributed.get_world_size()
+            torch.distributed.all_gather_object(sums, (self.total, self.count))
+            self.total, self.count = math.fsum(total for total, _ in sums), sum(count for _, count in sums)
+
+    @property
+    def loss(self) -> float:
+        """The mean score, in nats per token; nan if there is none."""
+        return self.total / self.count if self.count else math.nan
+
+
+def perplexity(loss: float) -> float:
+    """Return exp of a loss in nats; infinity where that overflows."""
+    return math.exp(loss) if loss < 700 else math.inf
+
+
+def bits(loss: float) -> float:
+    """Return a loss in nats as bits."""
+    return loss / math.log(2)
