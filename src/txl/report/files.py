@@ -1,0 +1,33 @@
+"""Reading the files of a run directory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+
+def read_results(directory: Path) -> dict[str, Any]:
+    """Return `results.json` of a run."""
+    return json.loads((Path(directory) / "results.json").read_text("utf-8"))
+
+
+def read_metrics(directory: Path, *keys: str) -> list[dict[str, Any]]:
+    """Return the lines of `metrics.jsonl` that hold all of `keys`, with numbers.
+
+    A last line that a dying disk or machine cut short is left out; one in the middle is an error.
+    """
+    path = Path(directory) / "metrics.jsonl"
+    if not path.exists():
+        return []
+    *whole, rest = path.read_text("utf-8").split("\n")
+    lines = [json.loads(line) for line in whole]
+    return [line for line in lines if all(line.get(key) is not None for key in keys)]
+
+
+def metric_of(unit: str) -> tuple[str, str]:
+    """Return the key and the name of the metric that people read for a unit."""
+    if unit == "word":
+        return "perplexity", "perplexity"
+    name = "byte" if unit == "byte" else "character"
+    return f"bits_per_{name}", f"bits per {name}"

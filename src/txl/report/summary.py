@@ -1,0 +1,36 @@
+"""The table at the end of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich import box
+from rich.table import Table
+
+from txl.report.files import metric_of, read_results
+
+
+def summary(directory: Path) -> Table:
+    """Return a run's scores beside what general compressors need for the same test text."""
+    results = read_results(directory)
+    unit = results["data"]["unit"]
+    _, name = metric_of(unit)
+    training = results["training"]
+    table = Table(
+        title=f"{results['data']['name']}, {results['model']['parameters']:,} parameters, "
+        f"{training['tokens']:,} {unit}s of training in {training['seconds']:.0f} s",
+        box=box.SIMPLE_HEAVY,
+        title_style="",
+    )
+    table.add_column(name)
+    for split in ("valid", "test"):
+        table.add_column(split, justify="right")
+    scores = [results[split] for split in ("valid", "test")]
+    if unit == "word":
+        table.add_row("Transformer-XL", *(f"{score['perplexity']:.2f}" for score in scores))
+    else:
+        values = (f"[bold]{score['bits_per_character']:.3f}[/bold]" for score in scores)
+        table.add_row("[bold]Transformer-XL[/bold]", *values)
+        for compressor, value in (results.get("compressors") or {}).items():
+            table.add_row(compressor, "", f"{value:.3f}")
+    return table
