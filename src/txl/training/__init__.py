@@ -1,0 +1,1 @@
+"""Training with Lightning: the module, its settings, what one sees while it runs, and the run directory."""

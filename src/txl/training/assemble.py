@@ -1,0 +1,130 @@
+"""From settings to objects: what `train.py` puts together before it trains."""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from pathlib import Path
+
+import pytorch_lightning as pl
+import torch
+from hydra.core.hydra_config import HydraConfig
+from hydra.utils import to_absolute_path
+from omegaconf import DictConfig, OmegaConf
+from pytorch_lightning.callbacks import Callback, ModelCheckpoint
+
+from txl.data import Corpus, OrderedStreams
+from txl.model.flops import training_flops_per_token
+from txl.training.config import Config, check_lengths, component
+from txl.training.hardware import device_name, resolve_precision
+from txl.training.metrics import JsonLines
+from txl.training.module import LanguageModel
+from txl.training.progress import Monitor
+from txl.training.run import Run
+
+log = logging.getLogger(__name__)
+
+# Lightning 2.6 asks torch's pytree in a way that torch 2.13 calls deprecated; no user can do anything about it.
+warnings.filterwarnings("ignore", message=r".*isinstance\(treespec, LeafSpec\)")
+
+
+def run(settings: DictConfig) -> Run:
+    """Return the run directory that Hydra chose. A relative `data.path` begins where the user stood."""
+    if not OmegaConf.is_missing(settings.data, "path") and "path" in settings.data:
+        settings.data.path = to_absolute_path(os.path.expanduser(str(settings.data.path)))
+    hydra = HydraConfig.get()
+    return Run(Path(hydra.runtime.output_dir), settings, list(hydra.overrides.task))
+
+
+def corpus(config: Config, run: Run) -> Corpus:
+    """Return the corpus, long enough for the lengths asked for, and seed the random numbers."""
+    pl.seed_everything(config.seed, verbose=False)
+    prepared = component(config.data, "data")()
+    run.record_data(prepared)
+    sizes = " / ".join(f"{len(tokens):,}" for tokens in prepared.tokens.values())
+    log.info(
+        "data: %s, %s %ss for train / valid / test, vocabulary %s, sha256 %s…",
+        prepared.name,
+        sizes,
+        prepared.unit,
+        f"{len(prepared.vocabulary):,}",
+        prepared.sha256[:12],
+    )
+    check_lengths(config, {split: len(tokens) for split, tokens in prepared.tokens.items()})
+    return prepared
+
+
+def module(config: Config, corpus: Corpus, run: Run) -> LanguageModel:
+    """Return the model for this corpus, ready to train."""
+    position = component(config.position, "position")
+    model = component(config.model, "model")(vocabulary=len(corpus.vocabulary), position=position)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    embedding = sum(parameter.numel() for parameter in model.embedding.parameters())
+    run.record(model={"parameters": parameters, "parameters_non_embedding": parameters - embedding})
+    extra = {
+        "config": run.results["config"],
+        "data": run.results["data"],
+        "vocabulary": {"unit": corpus.unit, "lines": corpus.vocabulary.lines()},
+    }
+    optimizer, schedule = component(config.optimizer, "optimizer"), component(config.schedule, "schedule")
+    optimizer(parameters=[torch.nn.Parameter(torch.zeros(1))])  # settings that it refuses: say so now
+    schedule(step=0, total=config.trainer.max_steps)
+    log.info(
+        "model: Transformer-XL, %d layers of width %d, %s parameters (%s without embeddings)",
+        model.n_layer,
+        model.d_model,
+        f"{parameters:,}",
+        f"{parameters - embedding:,}",
+    )
+    return LanguageModel(model, config.training, config.evaluation, optimizer, schedule, extra)
+
+
+def streams(config: Config, corpus: Corpus) -> dict[str, OrderedStreams]:
+    """Return the streams of each split: ordered, one for each row."""
+    settings = {"train": config.training, "valid": config.evaluation, "test": config.evaluation}
+    made = {
+        split: OrderedStreams(corpus.tokens[split], lengths.batch_size, lengths.segment_length)
+        for split, lengths in settings.items()
+    }
+    log.info("reading: %s", made["train"].describe())
+    return made
+
+
+def trainer(config: Config, module: LanguageModel, corpus: Corpus, run: Run) -> pl.Trainer:
+    """Return Lightning's trainer with our callbacks. It never touches the order of the data."""
+    settings, lengths = config.trainer, config.training
+    precision, reason = resolve_precision(settings.precision, settings.accelerator)
+    flops = training_flops_per_token(module.model, lengths.segment_length, lengths.memory_length)
+    built = pl.Trainer(
+        accelerator=settings.accelerator,
+        devices=settings.devices,
+        precision=precision,
+        max_steps=settings.max_steps,
+        max_epochs=-1,
+        gradient_clip_val=settings.gradient_clip,
+        val_check_interval=settings.validate_every,
+        check_val_every_n_epoch=None,
+        num_sanity_val_steps=0,
+        use_distributed_sampler=False,
+        logger=JsonLines(run.directory / "metrics.jsonl"),
+        callbacks=[
+            Monitor(corpus.unit, settings.log_every, flops, lambda training: run.record(training=training)),
+            *checkpoints(run.checkpoints, settings.validate_every),
+            run.interruption,
+        ],
+        default_root_dir=run.directory,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    log.info("device: %s, precision %s (%s)", device_name(built.strategy.root_device), precision, reason)
+    return built
+
+
+def checkpoints(folder: Path, every: int) -> list[Callback]:
+    """Return what keeps `best.ckpt`, the lowest validation loss, and `last.ckpt`, from the last validation."""
+    common = {"dirpath": folder, "auto_insert_metric_name": False, "enable_version_counter": False}
+    return [
+        ModelCheckpoint(filename="best", monitor="valid/loss", save_on_train_epoch_end=False, **common),
+        ModelCheckpoint(filename="last", every_n_train_steps=every, **common),
+    ]

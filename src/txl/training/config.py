@@ -1,0 +1,269 @@
+"""The settings of a run: their types, their checks, and how a group of `conf/` becomes an object.
+
+The values live in `conf/`, one place for each. Here stands what may be said: sections with fixed keys are
+dataclasses, and a group with a `_target_` (model, position, data, optimizer, schedule) is checked against
+the signature of what it names. Whatever is wrong is one `ConfigError` of one line, before any work begins.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import importlib
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields, make_dataclass
+from typing import Any, get_type_hints
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+
+class ConfigError(ValueError):
+    """A setting that cannot be right: what was said, what was expected, how to mend it."""
+
+
+@dataclass
+class Training:
+    """How the training text is read.
+
+    Attributes:
+        batch_size: B, rows of the global batch: the streams that are read side by side.
+        segment_length: L, tokens of a segment: how far the gradient reaches.
+        memory_length: M, states remembered of each layer; 0 for no recurrence.
+    """
+
+    batch_size: int
+    segment_length: int
+    memory_length: int
+
+    def __post_init__(self) -> None:
+        _positive("training", self, "batch_size", "segment_length")
+        _not_negative("training", self, "memory_length")
+
+
+@dataclass
+class Evaluation:
+    """How validation and test text is read.
+
+    Attributes:
+        batch_size, segment_length, memory_length: as in `Training`.
+        attention_length: how many keys a query may see, itself included; null for all there are.
+    """
+
+    batch_size: int
+    segment_length: int
+    memory_length: int
+    attention_length: int | None
+
+    def __post_init__(self) -> None:
+        _positive("evaluation", self, "batch_size", "segment_length", "attention_length")
+        _not_negative("evaluation", self, "memory_length")
+
+    @property
+    def longest_attention(self) -> int:
+        """The largest number of keys a query may see."""
+        reach = self.memory_length + self.segment_length
+        return min(reach, self.attention_length or reach)
+
+
+@dataclass
+class Trainer:
+    """What runs the training.
+
+    Attributes:
+        accelerator, devices: as Lightning's; "auto" takes a GPU where there is one.
+        precision: "auto", or one of Lightning's names.
+        max_steps: optimizer steps.
+        gradient_clip: largest norm of the gradient over all parameters; null for no clipping.
+        validate_every: steps between validations on the whole validation split.
+        log_every: steps between logged lines.
+    """
+
+    accelerator: str
+    devices: int
+    precision: str
+    max_steps: int
+    gradient_clip: float | None
+    validate_every: int
+    log_every: int
+
+    def __post_init__(self) -> None:
+        _positive("trainer", self, "devices", "max_steps", "gradient_clip", "validate_every", "log_every")
+        _one_of("trainer.precision", self.precision, ("auto", "32-true", "bf16-mixed", "16-mixed"))
+        _one_of("trainer.accelerator", self.accelerator, ("auto", "cpu", "gpu"))
+
+
+@dataclass
+class Sample:
+    """The text that the trained model writes at the end.
+
+    Attributes:
+        prompt_tokens: how much of the test text it reads first.
+        tokens: how much it writes.
+        temperature: logits are divided by it; 0 for the likeliest token always.
+        top_k: only the k likeliest tokens are drawn (the paper's Appendix E uses 40); null for all.
+    """
+
+    prompt_tokens: int
+    tokens: int
+    temperature: float
+    top_k: int | None
+
+    def __post_init__(self) -> None:
+        _positive("sample", self, "prompt_tokens", "tokens", "top_k")
+        _not_negative("sample", self, "temperature")
+
+
+@dataclass
+class Config:
+    """All settings of a run. `Any` marks the groups whose keys depend on their `_target_`."""
+
+    name: str
+    seed: int
+    model: Any
+    position: Any
+    data: Any
+    optimizer: Any
+    schedule: Any
+    training: Training
+    evaluation: Evaluation
+    trainer: Trainer
+    sample: Sample
+
+    def __post_init__(self) -> None:
+        _not_negative("", self, "seed")
+
+
+def check(settings: DictConfig) -> Config:
+    """Return the composed settings as typed objects.
+
+    Raises:
+        ConfigError: an unknown key, a wrong type, a value out of range or sizes that do not fit.
+    """
+    try:
+        config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), settings))
+    except OmegaConfBaseException as error:
+        raise _readable(error) from error
+    for group in SUPPLIED:
+        component(getattr(config, group), group)
+    model = config.model
+    if {"n_head", "d_head", "d_model"} <= model.keys():
+        heads = model["n_head"] * model["d_head"]
+        if heads != model["d_model"]:
+            raise ConfigError(
+                f"model.n_head={model['n_head']} × model.d_head={model['d_head']} = {heads} does not fit "
+                f"model.d_model={model['d_model']}; make the product equal to d_model"
+            )
+    return config
+
+
+# What the program itself gives to the target of each group, so that the settings need not.
+SUPPLIED = {
+    "model": ("vocabulary", "position"),
+    "position": ("n_layer", "n_head", "d_model", "d_head", "dropout"),
+    "data": (),
+    "optimizer": ("parameters",),
+    "schedule": ("step", "total"),
+}
+
+
+def check_lengths(config: Config, tokens: dict[str, int]) -> None:
+    """Raise ConfigError unless the corpus is long enough for the lengths that are asked for.
+
+    Args:
+        config: the settings.
+        tokens: how many tokens each split has.
+    """
+    training, rows = config.training, config.training.batch_size
+    a_row = (tokens["train"] - 1) // rows
+    for name, length in {"segment": training.segment_length, "memory": training.memory_length}.items():
+        if length > a_row:
+            raise ConfigError(
+                f"training.{name}_length={length} is longer than the data: {tokens['train']:,} training tokens "
+                f"in {rows} rows are {a_row:,} a row; use a smaller length or training.batch_size, or more text"
+            )
+    for split in ("valid", "test"):
+        if tokens[split] < 2:
+            raise ConfigError(
+                f"the {split} split has {tokens[split]} tokens, evaluation needs at least 2: use more text"
+            )
+        if config.evaluation.memory_length > tokens[split]:
+            raise ConfigError(
+                f"evaluation.memory_length={config.evaluation.memory_length} is longer than the data: the "
+                f"{split} split has {tokens[split]:,} tokens; use a smaller length or more text"
+            )
+
+
+def component(group: Any, name: str) -> Callable:
+    """Return what a group with a `_target_` names, its settings already filled in.
+
+    Args:
+        group: `_target_` (an import path) and its settings.
+        name: of the group: a key of `SUPPLIED`, which says what the caller will give.
+
+    Raises:
+        ConfigError: no target, a target that cannot be imported, an unknown or missing key, a wrong type.
+    """
+    if not isinstance(group, dict) or "_target_" not in group:
+        raise ConfigError(f"{name}: a group needs a _target_, the import path of what it sets up")
+    settings = {key: value for key, value in group.items() if key != "_target_"}
+    module, _, attribute = group["_target_"].rpartition(".")
+    try:
+        target = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"{name}._target_={group['_target_']} cannot be imported: {error}") from error
+    parameters = inspect.signature(target).parameters
+    allowed = [key for key in parameters if key not in SUPPLIED[name]]
+    for key in settings:
+        if key not in allowed:
+            raise ConfigError(f"{name}.{key} is not a setting of {attribute}{nearest(key, allowed, name)}")
+    for key in allowed:
+        if parameters[key].default is inspect.Parameter.empty and key not in settings:
+            raise ConfigError(f"{name}.{key} is missing; {attribute} needs it")
+    hints = get_type_hints(target.__init__ if inspect.isclass(target) else target)
+    schema = make_dataclass(attribute, [(key, hints.get(key, Any)) for key in settings])
+    try:
+        typed = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), settings))
+    except OmegaConfBaseException as error:
+        raise _readable(error, name) from error
+    return functools.partial(target, **{field.name: getattr(typed, field.name) for field in fields(typed)})
+
+
+def nearest(key: str, allowed: Iterable[str], prefix: str = "") -> str:
+    """Return "; did you mean …?" with the most similar names, or all the names there are."""
+    names = list(allowed)
+    dotted = f"{prefix}." if prefix else ""
+    close = difflib.get_close_matches(key, names, n=3, cutoff=0.5)
+    if close:
+        return "; did you mean " + " or ".join(dotted + name for name in close) + "?"
+    return "; there are " + ", ".join(dotted + name for name in sorted(names))
+
+
+def _readable(error: Exception, prefix: str = "") -> ConfigError:
+    """Return OmegaConf's error as one line: the key, then what is wrong with it."""
+    key = getattr(error, "full_key", None) or ""
+    key = ".".join(part for part in (prefix, key) if part)
+    reason = str(error).splitlines()[0]
+    return ConfigError(f"{key}: {reason}" if key else reason)
+
+
+def _positive(section: str, settings: Any, *keys: str) -> None:
+    _at_least(section, settings, keys, lambda value: value > 0, "positive")
+
+
+def _not_negative(section: str, settings: Any, *keys: str) -> None:
+    _at_least(section, settings, keys, lambda value: value >= 0, "0 or more")
+
+
+def _at_least(section: str, settings: Any, keys: Iterable[str], holds: Callable, expected: str) -> None:
+    for key in keys:
+        value = getattr(settings, key)
+        if value is not None and not holds(value):
+            name = f"{section}.{key}" if section else key
+            raise ConfigError(f"{name}={value} must be {expected}")
+
+
+def _one_of(name: str, value: str, allowed: Iterable[str]) -> None:
+    if value not in allowed:
+        raise ConfigError(f"{name}={value} must be one of {', '.join(allowed)}")

@@ -1,0 +1,73 @@
+"""What the machine can do: its precision, its speed at matrix products, its memory."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+
+import torch
+
+
+def resolve_precision(precision: str, accelerator: str) -> tuple[str, str]:
+    """Return the precision to use, and why.
+
+    "auto" is bfloat16 autocast where the processor computes in bfloat16 (AMX or AVX512-BF16 on a CPU), float32
+    elsewhere. Any other name is returned as it is.
+
+    Args:
+        precision: "auto" or one of Lightning's names.
+        accelerator: "auto", "cpu" or "gpu".
+    """
+    if precision != "auto":
+        return precision, "as asked"
+    if accelerator != "cpu" and torch.cuda.is_available():
+        if torch.cuda.is_bf16_supported(including_emulation=False):
+            return "bf16-mixed", "the GPU computes in bfloat16"
+        return "32-true", "the GPU has no bfloat16"
+    features = _bfloat16_of_the_processor()
+    if features:
+        return "bf16-mixed", f"the processor has {' and '.join(features)}"
+    return "32-true", "the processor has no bfloat16"
+
+
+def _bfloat16_of_the_processor() -> list[str]:
+    """Return the names of the processor's bfloat16 instructions."""
+    probes = {"AMX": "_is_amx_tile_supported", "AVX512-BF16": "_is_avx512_bf16_supported"}
+    return [name for name, probe in probes.items() if getattr(torch.cpu, probe, lambda: False)()]
+
+
+def matmul_peak(device: torch.device, precision: str, seconds: float = 0.3) -> float:
+    """Return the operations a second that large matrix products reach here, measured.
+
+    Args:
+        device: where.
+        precision: one of Lightning's names; the mixed ones multiply in 16 bits.
+        seconds: how long to measure. The best product counts.
+    """
+    dtype = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}.get(precision, torch.float32)
+    size = 1024 if device.type == "cpu" else 8192
+    a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+    best, began = float("inf"), time.perf_counter()
+    while time.perf_counter() - began < seconds or best == float("inf"):
+        start = time.perf_counter()
+        torch.mm(a, b)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        best = min(best, time.perf_counter() - start)
+    return 2 * size**3 / best
+
+
+def peak_memory(device: torch.device) -> int:
+    """Return the largest memory used so far, in bytes: of the GPU, or resident of this process on a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def device_name(device: torch.device) -> str:
+    """Return what the device is, for people."""
+    if device.type == "cuda":
+        return f"{device} ({torch.cuda.get_device_name(device)})"
+    return f"cpu ({torch.get_num_threads()} threads)"

@@ -1,0 +1,114 @@
+"""The LightningModule: one segment a step, the memory carried from each to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor
+
+from txl.data import Batch
+from txl.evaluation.scores import ScoreSum
+from txl.model import Memory, TransformerXL
+from txl.training.config import Evaluation, Training
+
+
+class LanguageModel(pl.LightningModule):
+    """Trains and evaluates a model on ordered streams.
+
+    The memory is an attribute and not a buffer. It is forgotten where a batch says so (`fresh`), and no hook
+    of the trainer touches it. Optimization is Lightning's automatic one: one backward pass a segment, and the
+    memory carries no gradient into the next.
+
+    Args:
+        model: the model.
+        training, evaluation: lengths and batch sizes.
+        optimizer: makes the optimizer of `parameters=…`.
+        schedule: the factor of the learning rate, called with `step=` and `total=`.
+        extra: what checkpoints hold besides, plain types only: the settings and the vocabulary.
+    """
+
+    def __init__(
+        self,
+        model: TransformerXL,
+        training: Training,
+        evaluation: Evaluation,
+        optimizer: Callable[..., torch.optim.Optimizer],
+        schedule: Callable[..., float],
+        extra: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.training_settings, self.evaluation_settings = training, evaluation
+        self.make_optimizer, self.schedule = optimizer, schedule
+        self.extra = extra or {}
+        self.memory: Memory | None = None
+        self.evaluation_memory: Memory | None = None
+        self.scores = ScoreSum()
+        self.gradient_norm = 0.0
+
+    def training_step(self, batch: Batch, batch_index: int) -> Tensor:
+        """Return the mean score of the segment, in nats."""
+        slots = self.training_settings.memory_length
+        scores_BL, self.memory = self._read(batch, self.memory, slots)
+        return (scores_BL * batch.scored).sum() / batch.scored.sum().clamp(min=1)
+
+    def on_validation_epoch_start(self) -> None:
+        """Begin a new sum; the streams' first batch forgets the memory."""
+        self.scores, self.evaluation_memory = ScoreSum(), None
+
+    def validation_step(self, batch: Batch, batch_index: int) -> None:
+        """Add the scores of the segment."""
+        settings = self.evaluation_settings
+        scores_BL, self.evaluation_memory = self._read(
+            batch, self.evaluation_memory, settings.memory_length, settings.attention_length
+        )
+        self.scores.add(scores_BL, batch.scored)
+
+    def on_validation_epoch_end(self) -> None:
+        """Gather the sums of all processes and let the checkpoints know the mean score."""
+        self.scores.gather()
+        self.evaluation_memory = None
+        self.log("valid/loss", self.scores.loss, prog_bar=False, logger=False)
+
+    on_test_epoch_start = on_validation_epoch_start
+    test_step = validation_step
+
+    def on_test_epoch_end(self) -> None:
+        """Gather the sums of all processes."""
+        self.scores.gather()
+        self.evaluation_memory = None
+
+    def _read(
+        self, batch: Batch, memory: Memory | None, slots: int, attention_length: int | None = None
+    ) -> tuple[Tensor, Memory]:
+        """Return the scores `[B, L]` of a segment and the memory after it."""
+        if memory is None:
+            memory = self.model.empty_memory(len(batch.fresh), slots)
+        hidden_BLD, memory = self.model(batch.inputs, memory.forget(batch.fresh), attention_length)
+        return self.model.embedding.scores(hidden_BLD, batch.targets), memory
+
+    def configure_optimizers(self) -> dict[str, Any]:
+        """Return the optimizer, and the schedule that moves it every step."""
+        optimizer = self.make_optimizer(parameters=self.parameters())
+        factor = partial(_factor, self.schedule, self.trainer.max_steps)
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+    def configure_gradient_clipping(
+        self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
+    ) -> None:
+        """Clip the norm over all parameters, as the authors do, and keep it for the log."""
+        limit = float("inf") if gradient_clip_val is None else gradient_clip_val
+        self.gradient_norm = torch.nn.utils.clip_grad_norm_(self.parameters(), limit)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add what it takes to use the checkpoint by itself."""
+        checkpoint["txl"] = self.extra
+
+
+def _factor(schedule: Callable[..., float], total: int, step: int) -> float:
+    return schedule(step=step, total=total)

@@ -1,0 +1,181 @@
+"""The run directory: what a run leaves behind, whatever happens to it.
+
+`results.json` is there from the first moment, saying "interrupted", and is replaced as the run goes on; every
+file is written beside its place and renamed, so that a run killed at any moment leaves whole files.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import math
+import os
+import platform
+import subprocess
+from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from pytorch_lightning.utilities.exceptions import MisconfigurationException, SIGTERMException
+
+import txl
+from txl.data import Corpus
+from txl.evaluation.scores import ScoreSum, bits, perplexity
+from txl.training.config import Evaluation
+from txl.training.interruption import Interrupted, Interruption
+
+log = logging.getLogger(__name__)
+
+SCHEMA = 1
+# What is wrong with the input and not with the program: one line is enough, the traceback goes to train.log.
+INPUT_ERRORS = (ValueError, OSError, ImportError, MisconfigurationException)
+
+
+class Run:
+    """A run directory as a context: inside it the run happens, and at its end `results.json` is written.
+
+    Args:
+        directory: of the run; it must not hold an earlier one.
+        settings: the composed settings. Only resolved values are stored.
+        overrides: what the user changed on the command line.
+
+    Raises:
+        ValueError: the directory holds a run already.
+    """
+
+    def __init__(self, directory: Path, settings: DictConfig, overrides: list[str]) -> None:
+        self.directory = Path(directory)
+        if (self.directory / "results.json").exists():
+            raise ValueError(f"{self.directory} holds a run already; choose another hydra.run.dir")
+        self.preparing = True  # until the first step an error is the input's, and one line
+        self.interruption = Interruption(str(self.checkpoints / "last.ckpt"))
+        self.results: dict[str, Any] = {
+            "schema": SCHEMA,
+            "name": settings.get("name"),
+            "status": "interrupted",
+            "error": "the process was killed",
+            "seed": settings.get("seed"),
+            "overrides": overrides,
+            "config": OmegaConf.to_container(settings, resolve=True),
+            "model": None,
+            "data": None,
+            "training": None,
+            "valid": None,
+            "test": None,
+            "versions": versions(),
+            "git": git(Path(__file__).parent),
+            "finished_at": None,
+        }
+        self.directory.mkdir(parents=True, exist_ok=True)
+        write_whole(self.directory / "config.yaml", OmegaConf.to_yaml(settings, resolve=True))
+        self.write()
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where the checkpoints are."""
+        return self.directory / "checkpoints"
+
+    def record(self, **parts: Any) -> None:
+        """Set parts of the results and write them."""
+        self.results.update(parts)
+        self.write()
+
+    def record_data(self, corpus: Corpus) -> None:
+        """Record which tokens are read."""
+        data = {
+            "name": corpus.name,
+            "unit": corpus.unit,
+            "sha256": corpus.sha256,
+            "vocabulary": len(corpus.vocabulary),
+            "tokens": {split: len(tokens) for split, tokens in corpus.tokens.items()},
+        }
+        self.record(data=data)
+
+    def record_scores(self, split: str, scores: ScoreSum, unit: str, settings: Evaluation) -> None:
+        """Record the score of a split and the settings it was measured under."""
+        score = {
+            "loss": scores.loss,
+            "perplexity": perplexity(scores.loss),
+            "bits_per_character": None if unit == "word" else bits(scores.loss),
+            "tokens_scored": scores.count,
+            **dataclasses.asdict(settings),
+            "attention_length": settings.longest_attention,
+        }
+        self.record(**{split: score})
+
+    def write(self) -> None:
+        """Write `results.json`, whole or not at all. JSON has no nan and no infinity: they become null."""
+        write_whole(self.directory / "results.json", json.dumps(_finite(self.results), indent=2) + "\n")
+
+    def __enter__(self) -> Run:
+        self.interruption.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Say how it ended, write it down, and leave with an exit code that is not 0 unless all went well."""
+        self.interruption.__exit__()
+        self.results["finished_at"] = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        if error is None:
+            self.record(status="completed", error=None)
+            return
+        stopped = isinstance(error, (Interrupted, KeyboardInterrupt, SIGTERMException))
+        message = str(error) or kind.__name__
+        self.record(status="interrupted" if stopped else "failed", error=message)
+        if stopped:
+            kept = self.checkpoints / "last.ckpt"
+            log.warning("interrupted: %s; %s", message, f"kept {kept}" if kept.exists() else "no checkpoint yet")
+            raise SystemExit(128 + getattr(error, "signal_number", 15)) from None
+        if self.preparing and isinstance(error, INPUT_ERRORS):
+            log.error("error: %s", message, exc_info=(kind, error, trace), extra={"brief": True})
+        else:
+            log.error("failed; results so far are in %s", self.directory, exc_info=(kind, error, trace))
+        raise SystemExit(1) from None
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file beside its place and rename it, so that nobody ever sees a part of it."""
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    with part.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that a result depends on."""
+    found = {"txl": txl.__version__, "python": platform.python_version()}
+    for package in ("torch", "pytorch-lightning", "hydra-core", "numpy"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "unknown"
+    return found
+
+
+def git(folder: Path) -> dict[str, Any] | None:
+    """Return the commit of the code and whether it was changed since; `None` outside a checkout."""
+
+    def ask(*words: str) -> str:
+        command = ["git", "-C", str(folder), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
+    try:
+        return {"commit": ask("rev-parse", "HEAD"), "changed": bool(ask("status", "--porcelain"))}
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _finite(value: Any) -> Any:
+    """Return plain JSON values, what is not finite as `None`."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
