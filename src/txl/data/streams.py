@@ -34,8 +34,8 @@ class OrderedStreams:
     """One contiguous run of tokens for each row, read left to right; every token after the first is a target.
 
     T tokens have T - 1 targets. Row b of B gets targets b·(T-1)/B to (b+1)·(T-1)/B, so rows differ by one
-    target at most and the last segment is padded. Process r of W reads rows r·B/W to (r+1)·B/W - 1 of the same
-    global batch, and every process makes the same number of batches. Each iteration is one epoch.
+    target at most and the last segment is padded. Process r of W reads rows r·B/W to (r+1)·B/W - 1 of the
+    same global batch, and every process makes the same number of batches. Each iteration is one epoch.
 
     Args:
         tokens: `[T]` integers.
@@ -51,7 +51,9 @@ class OrderedStreams:
         self, tokens: np.ndarray, batch_size: int, segment_length: int, rank: int = 0, world_size: int = 1
     ) -> None:
         if len(tokens) < 2:
-            raise ValueError(f"a stream needs at least 2 tokens, one to read and one to predict, not {len(tokens)}")
+            raise ValueError(
+                f"a stream needs at least 2 tokens, one to read and one to predict, not {len(tokens)}"
+            )
         if batch_size < 1 or segment_length < 1:
             raise ValueError(f"batch_size {batch_size} and segment_length {segment_length} must be positive")
         if batch_size % world_size:
@@ -80,7 +82,7 @@ class OrderedStreams:
         """Return one line that says what this process reads."""
         first, last = self.rank * self.batch_size // self.world_size, len(self.begin) - 1
         return (
-            f"process {self.rank} of {self.world_size} reads rows {first} to {first + last} of {self.batch_size} "
-            f"in order: tokens {self.begin[0]:,} to {self.end[-1]:,}, about {self.longest:,} a row in "
-            f"{len(self):,} segments of {self.segment_length}"
+            f"process {self.rank} of {self.world_size} reads rows {first} to {first + last} of "
+            f"{self.batch_size} in order: tokens {self.begin[0]:,} to {self.end[-1]:,}, about "
+            f"{self.longest:,} a row in {len(self):,} segments of {self.segment_length}"
         )

@@ -97,7 +97,7 @@ class Vocabulary:
         return "\n".join(line.strip(" ") for line in lines).encode()
 
     def lines(self) -> list[str]:
-        """Return one printable line a symbol: bytes in hexadecimal, characters as U+0041, words as they are."""
+        """Return one printable line a symbol: bytes as hexadecimal, characters as U+0041, words as such."""
         if self.unit == "byte":
             return [symbol.hex() for symbol in self.symbols]
         if self.unit == "char":

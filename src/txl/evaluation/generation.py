@@ -22,8 +22,8 @@ def generate(
     """Yield the tokens that follow a prompt, one `[B]` after the other, without end.
 
     Each token reads the M states before it and itself, whether it came from the prompt or was drawn, so that
-    a prompt with a memory of its beginning goes on as the whole prompt does, and a token costs the same however
-    many came before.
+    a prompt with a memory of its beginning goes on as the whole prompt does, and a token costs the same
+    however many came before.
 
     Args:
         model: in evaluation mode.

@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class ScoreSum:
-    """The sum of scores and their number: all that a perplexity needs, and exact over any number of processes.
+    """The sum of scores and their number: all a perplexity needs, and exact over any number of processes.
 
     A score is the negative log-likelihood of one target, in nats.
     """

@@ -40,7 +40,9 @@ class Attention(nn.Module):
             x_BLD: the segment.
             context_BKD: the memory, then the segment.
             hidden_BLK: bool, the keys that a query must not see.
-            position, layer, table: the position encoding, which layer this is, what `position.table` gave.
+            position: the position encoding of the model.
+            layer: which layer this is.
+            table: what `position.table` gave for this segment.
 
         Returns:
             `[B, L, D]`, before residual connection and normalization.

@@ -25,15 +25,16 @@ class TiedEmbedding(nn.Module):
         return nn.functional.embedding(tokens_BL, self.weight) * self.scale
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Return the logits `[…, V]` of hidden states `[…, D]`, in float32 also under autocast.
+        """Return the logits `[…, V]` of hidden states `[…, D]`, at least in float32, also under autocast.
 
         bfloat16 has 8 bits of precision: logits rounded to it shift a perplexity in its third digit.
         """
+        dtype = torch.promote_types(hidden.dtype, torch.float32)
         with torch.autocast(hidden.device.type, enabled=False):
-            return nn.functional.linear(hidden.float(), self.weight.float(), self.bias.float())
+            return nn.functional.linear(hidden.to(dtype), self.weight.to(dtype), self.bias.to(dtype))
 
     def scores(self, hidden_BLD: Tensor, targets_BL: Tensor) -> Tensor:
-        """Return the negative log-likelihood of each target, `[B, L]`, in nats, in the order of the tokens."""
+        """Return the negative log-likelihood of each target, `[B, L]`, in nats, in the tokens' order."""
         logits = self.logits(hidden_BLD)
         return nn.functional.cross_entropy(
             logits.flatten(0, 1), targets_BL.flatten(), reduction="none"

@@ -20,6 +20,10 @@ def training_flops_per_token(model: TransformerXL, segment_length: int, memory_l
         width = attention.n_head * attention.d_head
         total += attention.query.weight.numel() + attention.output.weight.numel()
         total += context * (attention.key.weight.numel() + attention.value.weight.numel())
-        total += 3 * (memory_length + segment_length) * width  # content scores, distance scores, sum of values
-        total += sum(parameter.numel() for parameter in layer.feed_forward.parameters() if parameter.ndim == 2)
+        total += (
+            3 * (memory_length + segment_length) * width
+        )  # content scores, distance scores, sum of values
+        total += sum(
+            parameter.numel() for parameter in layer.feed_forward.parameters() if parameter.ndim == 2
+        )
     return 3 * 2 * total

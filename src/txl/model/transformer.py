@@ -14,7 +14,7 @@ from txl.model.positions.base import PositionEncoding
 
 
 class FeedForward(nn.Sequential):
-    """The position-wise network: D → d_inner → D with ReLU, dropout after each (Vaswani et al. 2017, §3.3)."""
+    """The position-wise network: D → d_inner → D, ReLU, dropout after each (Vaswani et al. 2017, §3.3)."""
 
     def __init__(self, d_model: int, d_inner: int, dropout: float) -> None:
         super().__init__(
@@ -102,8 +102,8 @@ class TransformerXL(nn.Module):
         init_std: float = 0.02,
     ) -> None:
         super().__init__()
-        sizes = dict(vocabulary=vocabulary, n_layer=n_layer, d_model=d_model, n_head=n_head, d_head=d_head)
-        for name, size in {**sizes, "d_inner": d_inner}.items():
+        sizes = {"vocabulary": vocabulary, "n_layer": n_layer, "d_model": d_model, "n_head": n_head}
+        for name, size in {**sizes, "d_head": d_head, "d_inner": d_inner}.items():
             if size < 1:
                 raise ValueError(f"{name} must be positive, not {size}")
         for name, rate in {"dropout": dropout, "attention_dropout": attention_dropout}.items():
@@ -134,7 +134,7 @@ class TransformerXL(nn.Module):
     def empty_memory(self, rows: int, slots: int) -> Memory:
         """Return a memory of `slots` slots for each of `rows` rows, none of them real, where the model is."""
         weight = self.embedding.weight
-        return Memory.empty(self.n_layer, rows, slots, self.d_model, weight.device)
+        return Memory.empty(self.n_layer, rows, slots, self.d_model, weight.device, weight.dtype)
 
     def forward(
         self, tokens_BL: Tensor, memory: Memory, attention_length: int | None = None

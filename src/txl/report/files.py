@@ -20,7 +20,7 @@ def read_metrics(directory: Path, *keys: str) -> list[dict[str, Any]]:
     path = Path(directory) / "metrics.jsonl"
     if not path.exists():
         return []
-    *whole, rest = path.read_text("utf-8").split("\n")
+    *whole, _torn = path.read_text("utf-8").split("\n")
     lines = [json.loads(line) for line in whole]
     return [line for line in lines if all(line.get(key) is not None for key in keys)]
 

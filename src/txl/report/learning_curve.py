@@ -82,7 +82,9 @@ def _limits(axes: Axes, values: list[float], key: str) -> None:
 
 def _title(results: dict, name: str) -> str:
     """Return the headline: what learned what, and how well."""
-    model = f"Transformer-XL, {results['model']['parameters'] / 1e6:.2f}M parameters, {results['data']['name']}"
+    model = (
+        f"Transformer-XL, {results['model']['parameters'] / 1e6:.2f}M parameters, {results['data']['name']}"
+    )
     test = results.get("test")
     if not test:
         return f"{model} ({results['status']})"

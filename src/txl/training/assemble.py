@@ -25,7 +25,7 @@ from txl.training.run import Run
 
 log = logging.getLogger(__name__)
 
-# Lightning 2.6 asks torch's pytree in a way that torch 2.13 calls deprecated; no user can do anything about it.
+# Lightning 2.6 asks torch's pytree in a way that torch 2.13 calls deprecated; no user can change that.
 warnings.filterwarnings("ignore", message=r".*isinstance\(treespec, LeafSpec\)")
 
 
@@ -122,7 +122,7 @@ def trainer(config: Config, module: LanguageModel, corpus: Corpus, run: Run) -> 
 
 
 def checkpoints(folder: Path, every: int) -> list[Callback]:
-    """Return what keeps `best.ckpt`, the lowest validation loss, and `last.ckpt`, from the last validation."""
+    """Return what keeps `best.ckpt`, of the lowest validation loss, and `last.ckpt`, the newest."""
     common = {"dirpath": folder, "auto_insert_metric_name": False, "enable_version_counter": False}
     return [
         ModelCheckpoint(filename="best", monitor="valid/loss", save_on_train_epoch_end=False, **common),

@@ -16,10 +16,12 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from txl.training.config import ConfigError, nearest
+from txl.training.config import nearest
 
 
-def command(config_path: Path, config_name: str) -> Callable[[Callable[[DictConfig], None]], Callable[[], None]]:
+def command(
+    config_path: Path, config_name: str
+) -> Callable[[Callable[[DictConfig], None]], Callable[[], None]]:
     """Decorate a function of the composed settings to make it a program.
 
     Args:
@@ -32,15 +34,16 @@ def command(config_path: Path, config_name: str) -> Callable[[Callable[[DictConf
 
         @wraps(task)
         def program() -> None:
-            full = os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra: raise, do not print
+            asked = os.environ.get("HYDRA_FULL_ERROR", "0")
+            os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra shall raise its errors and not print them
             try:
                 composed()
-            except ConfigError as error:
-                sys.exit(f"error: {error}")
-            except (HydraException, OmegaConfBaseException) as error:
+            except (HydraException, OmegaConfBaseException, ValueError) as error:
+                if asked == "1":
+                    raise
                 sys.exit(f"error: {_one_line(error, config_path, config_name)}")
             finally:
-                os.environ["HYDRA_FULL_ERROR"] = full
+                os.environ["HYDRA_FULL_ERROR"] = asked
 
         return program
 

@@ -141,6 +141,9 @@ def check(settings: DictConfig) -> Config:
     Raises:
         ConfigError: an unknown key, a wrong type, a value out of range or sizes that do not fit.
     """
+    missing = sorted(OmegaConf.missing_keys(settings))
+    if missing:
+        raise ConfigError(f"{missing[0]} is missing; give {missing[0]}=…")
     try:
         config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), settings))
     except OmegaConfBaseException as error:
@@ -148,7 +151,7 @@ def check(settings: DictConfig) -> Config:
     for group in SUPPLIED:
         component(getattr(config, group), group)
     model = config.model
-    if {"n_head", "d_head", "d_model"} <= model.keys():
+    if {"n_head", "d_head", "d_model"} <= set(model):
         heads = model["n_head"] * model["d_head"]
         if heads != model["d_model"]:
             raise ConfigError(
@@ -180,8 +183,9 @@ def check_lengths(config: Config, tokens: dict[str, int]) -> None:
     for name, length in {"segment": training.segment_length, "memory": training.memory_length}.items():
         if length > a_row:
             raise ConfigError(
-                f"training.{name}_length={length} is longer than the data: {tokens['train']:,} training tokens "
-                f"in {rows} rows are {a_row:,} a row; use a smaller length or training.batch_size, or more text"
+                f"training.{name}_length={length} is longer than the data: {tokens['train']:,} training "
+                f"tokens in {rows} rows are {a_row:,} a row; use a smaller length or training.batch_size, "
+                "or more text"
             )
     for split in ("valid", "test"):
         if tokens[split] < 2:
@@ -205,7 +209,7 @@ def component(group: Any, name: str) -> Callable:
     Raises:
         ConfigError: no target, a target that cannot be imported, an unknown or missing key, a wrong type.
     """
-    if not isinstance(group, dict) or "_target_" not in group:
+    if not isinstance(group, dict) or not isinstance(group.get("_target_"), str):
         raise ConfigError(f"{name}: a group needs a _target_, the import path of what it sets up")
     settings = {key: value for key, value in group.items() if key != "_target_"}
     module, _, attribute = group["_target_"].rpartition(".")
@@ -214,9 +218,15 @@ def component(group: Any, name: str) -> Callable:
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"{name}._target_={group['_target_']} cannot be imported: {error}") from error
     parameters = inspect.signature(target).parameters
-    allowed = [key for key in parameters if key not in SUPPLIED[name]]
+    open_ended = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
+    allowed = [
+        key
+        for key, parameter in parameters.items()
+        if key not in SUPPLIED[name] and parameter.kind not in open_ended
+    ]
     for key in settings:
-        if key not in allowed:
+        if key not in allowed and not takes_any:
             raise ConfigError(f"{name}.{key} is not a setting of {attribute}{nearest(key, allowed, name)}")
     for key in allowed:
         if parameters[key].default is inspect.Parameter.empty and key not in settings:

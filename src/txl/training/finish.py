@@ -40,7 +40,9 @@ def finish(
         text = corpus.vocabulary.decode(corpus.tokens["test"])
         run.record(compressors=compressed_bits(text, len(corpus.tokens["test"])))
     prompt, written = write_sample(config, module, corpus)
-    (run.directory / "sample.txt").write_text(f"{prompt}\n\n=== the model goes on ===\n\n{written}\n", "utf-8")
+    (run.directory / "sample.txt").write_text(
+        f"{prompt}\n\n=== the model goes on ===\n\n{written}\n", "utf-8"
+    )
     figure = draw_learning_curve(run.directory)
     console.print(Text(f"\n{prompt}", "dim") + Text(written, "bold"))
     console.print(summary(run.directory))
@@ -52,9 +54,7 @@ def finish(
         console.print(f"{name:>10}  {os.path.relpath(path)}", soft_wrap=True)
 
 
-def use_best_weights(
-    module: LanguageModel, valid: OrderedStreams, trainer: pl.Trainer, run: Run
-) -> None:
+def use_best_weights(module: LanguageModel, valid: OrderedStreams, trainer: pl.Trainer, run: Run) -> None:
     """Score the last weights; keep them as the best, or go back to better ones of an earlier validation."""
     best = next(callback for callback in trainer.checkpoint_callbacks if callback.monitor)
     earlier = None if best.best_model_score is None else best.best_model_score.item()

@@ -12,8 +12,8 @@ import torch
 def resolve_precision(precision: str, accelerator: str) -> tuple[str, str]:
     """Return the precision to use, and why.
 
-    "auto" is bfloat16 autocast where the processor computes in bfloat16 (AMX or AVX512-BF16 on a CPU), float32
-    elsewhere. Any other name is returned as it is.
+    "auto" is bfloat16 autocast where the processor computes in bfloat16 (AMX or AVX512-BF16 on a CPU),
+    float32 elsewhere. Any other name is returned as it is.
 
     Args:
         precision: "auto" or one of Lightning's names.

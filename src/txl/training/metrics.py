@@ -1,4 +1,4 @@
-"""The log of a run: `metrics.jsonl`, a line each time something is logged, whatever other loggers there are."""
+"""The log of a run: `metrics.jsonl`, a line each time something is logged, always."""
 
 from __future__ import annotations
 

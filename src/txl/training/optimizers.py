@@ -16,6 +16,4 @@ def adamw(
     Raises:
         ValueError: a learning rate or decay below 0, or a beta outside [0, 1).
     """
-    return torch.optim.AdamW(
-        parameters, lr=lr, betas=(beta1, beta2), weight_decay=weight_decay, fused=True
-    )
+    return torch.optim.AdamW(parameters, lr=lr, betas=(beta1, beta2), weight_decay=weight_decay, fused=True)

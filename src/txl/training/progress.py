@@ -83,7 +83,9 @@ class Monitor(pl.Callback):
                 console=console,
                 transient=True,
             )
-            self.task = self.bar.add_task("", total=trainer.max_steps, completed=trainer.global_step, shown="")
+            self.task = self.bar.add_task(
+                "", total=trainer.max_steps, completed=trainer.global_step, shown=""
+            )
             self.bar.start()
 
     def on_train_batch_end(

@@ -129,7 +129,9 @@ class Run:
         self.record(status="interrupted" if stopped else "failed", error=message)
         if stopped:
             kept = self.checkpoints / "last.ckpt"
-            log.warning("interrupted: %s; %s", message, f"kept {kept}" if kept.exists() else "no checkpoint yet")
+            log.warning(
+                "interrupted: %s; %s", message, f"kept {kept}" if kept.exists() else "no checkpoint yet"
+            )
             raise SystemExit(128 + getattr(error, "signal_number", 15)) from None
         if self.preparing and isinstance(error, INPUT_ERRORS):
             log.error("error: %s", message, exc_info=(kind, error, trace), extra={"brief": True})

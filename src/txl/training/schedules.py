@@ -15,7 +15,14 @@ def cosine(step: int, total: int, warmup_steps: int, floor: float = 0.0) -> floa
         total: the steps of the whole training.
         warmup_steps: steps until the full learning rate is reached.
         floor: the factor at the end.
+
+    Raises:
+        ValueError: a negative warm-up, or a floor outside [0, 1].
     """
+    if warmup_steps < 0:
+        raise ValueError(f"schedule.warmup_steps={warmup_steps} must be 0 or more")
+    if not 0.0 <= floor <= 1.0:
+        raise ValueError(f"schedule.floor={floor} must be from 0 to 1")
     if step < warmup_steps:
         return (step + 1) / warmup_steps
     done = min(1.0, (step - warmup_steps) / max(1, total - warmup_steps))

@@ -54,12 +54,12 @@ class RelativePosition(PositionEncoding):
 
     def table(self, x_BLD: Tensor, key_length: int) -> Tensor:
         """Return the sinusoids `[K + 1, D]` of the distances K, K - 1, …, 0: sines first, then cosines."""
-        distance = torch.arange(key_length, -1, -1, device=x_BLD.device, dtype=torch.float32)
+        precise = {"device": x_BLD.device, "dtype": torch.promote_types(x_BLD.dtype, torch.float32)}
+        distance = torch.arange(key_length, -1, -1, **precise)
         if self.clamp_length is not None:
             distance = distance.clamp(max=self.clamp_length)
-        half = torch.arange(0, self.d_model, 2, device=x_BLD.device, dtype=torch.float32)
-        angle = distance[:, None] * 10000.0 ** (-half / self.d_model)
-        return self.dropout(torch.cat([angle.sin(), angle.cos()], dim=-1))
+        angle = distance[:, None] * 10000.0 ** (-torch.arange(0, self.d_model, 2, **precise) / self.d_model)
+        return self.dropout(torch.cat([angle.sin(), angle.cos()], dim=-1).to(x_BLD.dtype))
 
     def queries_and_keys(
         self, layer: int, q_BLHC: Tensor, k_BKHC: Tensor, table: Tensor | None

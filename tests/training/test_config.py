@@ -1,0 +1,111 @@
+"""The settings: every option composes, every key is explained, and each mistake is one clear line."""
+
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+
+from conftest import ROOT
+from txl.training.config import ConfigError, check, check_lengths, component
+
+CONF = ROOT / "conf"
+
+
+def composed(*overrides: str):
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return compose("train", list(overrides))
+
+
+def test_the_defaults_are_right():
+    config = check(composed("name=x"))
+    assert config.training.segment_length > 0
+    assert (
+        config.evaluation.longest_attention
+        == config.evaluation.memory_length + config.evaluation.segment_length
+    )
+
+
+def options() -> list[str]:
+    files = [path.relative_to(CONF) for path in sorted(CONF.glob("*/*.yaml"))]
+    return [f"{path.parent}={path.stem}" for path in files if path.parent.name != "hydra"]
+
+
+@pytest.mark.parametrize("option", options())
+def test_every_option_composes_and_checks(option):
+    path = ["data.path=x"] if option == "data=text" else []
+    check(composed("name=x", option, *path))
+
+
+@pytest.mark.parametrize("path", sorted(CONF.rglob("*.yaml")), ids=lambda path: str(path.relative_to(CONF)))
+def test_every_file_says_what_it_is_and_every_key_is_explained(path: Path):
+    first, *lines = path.read_text("utf-8").splitlines()
+    assert first.startswith("# ")
+    assert first.endswith((".", ":"))
+    if "hydra" in path.parts:
+        return
+    for line in lines:
+        key = line.split(":")[0].strip()
+        is_section = line.rstrip().endswith(":")
+        if ":" in line and key != "_target_" and not is_section:
+            assert " # " in line, f"{path.name}: no comment beside {key}"
+
+
+MISTAKES = {
+    "trainer.max_steps=many": "trainer.max_steps: Value 'many' of type 'str' could not be converted to Int",
+    "model.n_layer=two": "model.n_layer: Value 'two' of type 'str' could not be converted to Integer",
+    "model.dropout=high": "model.dropout: Value 'high' of type 'str' could not be converted to Float",
+    "model.pre_norm=perhaps": "model.pre_norm: Value 'perhaps' is not a valid bool",
+    "training.segment_length=-3": "training.segment_length=-3 must be positive",
+    "training.memory_length=-1": "training.memory_length=-1 must be 0 or more",
+    "evaluation.attention_length=0": "evaluation.attention_length=0 must be positive",
+    "trainer.precision=half": "trainer.precision=half must be one of auto, 32-true",
+    "trainer.accelerator=tpu": "trainer.accelerator=tpu must be one of auto, cpu, gpu",
+    "sample.temperature=-1": "sample.temperature=-1.0 must be 0 or more",
+    "seed=-1": "seed=-1 must be 0 or more",
+    "model.n_head=3": "model.n_head=3 × model.d_head=64 = 192 does not fit model.d_model=128",
+    "+model.n_laye=3": "model.n_laye is not a setting of TransformerXL; did you mean model.n_layer",
+    "+trainer.max_step=3": "Key 'max_step' not in 'Trainer'",
+    "+surprise=3": "Key 'surprise' not in 'Config'",
+    "model._target_=txl.model.Nothing": "model._target_=txl.model.Nothing cannot be imported",
+    "model._target_=null": "model: a group needs a _target_",
+    "data=text": "data.path is missing; give data.path=…",
+    "~model.d_inner": "model.d_inner is missing; TransformerXL needs it",
+}
+
+
+@pytest.mark.parametrize("override", MISTAKES)
+def test_a_mistake_is_one_line_that_says_what_was_expected(override):
+    with pytest.raises(ConfigError) as error:
+        check(composed("name=x", override))
+    assert MISTAKES[override] in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "tokens", "message"),
+    [
+        (
+            ["training.memory_length=400"],
+            1000,
+            "training.memory_length=400 is longer than the data: 1,000 training",
+        ),
+        (["training.segment_length=300"], 1000, "training.segment_length=300 is longer than the data"),
+        (
+            ["evaluation.memory_length=60"],
+            1000,
+            "evaluation.memory_length=60 is longer than the data: the valid split",
+        ),
+        ([], 1, "the valid split has 0 tokens"),
+    ],
+)
+def test_lengths_that_the_data_cannot_fill_are_refused(overrides, tokens, message):
+    short = ["training.batch_size=4", "training.segment_length=16", "training.memory_length=16"]
+    short += ["evaluation.memory_length=16"]
+    config = check(composed("name=x", *(short if tokens > 1 else []), *overrides))
+    splits = {"train": tokens if tokens > 1 else 10**6, "valid": tokens // 20, "test": tokens // 20}
+    with pytest.raises(ConfigError, match=message):
+        check_lengths(config, splits)
+
+
+def test_a_component_of_another_package_can_be_named():
+    assert component({"_target_": "textwrap.TextWrapper", "width": 20}, "data")().width == 20

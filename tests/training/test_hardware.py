@@ -1,0 +1,29 @@
+"""Precision is chosen by what the hardware has, and said."""
+
+import pytest
+import torch
+
+from txl.training import hardware
+
+
+@pytest.mark.parametrize(
+    ("features", "expected"),
+    [
+        ([], ("32-true", "the processor has no bfloat16")),
+        (["AMX"], ("bf16-mixed", "the processor has AMX")),
+        (["AMX", "AVX512-BF16"], ("bf16-mixed", "the processor has AMX and AVX512-BF16")),
+    ],
+)
+def test_auto_takes_bfloat16_where_the_processor_has_it(monkeypatch, features, expected):
+    monkeypatch.setattr(hardware, "_bfloat16_of_the_processor", lambda: features)
+    assert hardware.resolve_precision("auto", "cpu") == expected
+
+
+def test_a_precision_that_was_asked_for_is_kept():
+    assert hardware.resolve_precision("32-true", "cpu") == ("32-true", "as asked")
+
+
+def test_peaks_are_measured():
+    device = torch.device("cpu")
+    assert 1e8 < hardware.matmul_peak(device, "32-true", seconds=0.05) < 1e15
+    assert hardware.peak_memory(device) > 50e6

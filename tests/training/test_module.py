@@ -1,0 +1,123 @@
+"""Memory across batches, and evaluation that scores every token once, in Lightning's own loops."""
+
+import itertools
+from functools import partial
+
+import numpy as np
+import pytest
+import pytorch_lightning as pl
+import torch
+
+from conftest import SMALL, small_model
+from txl.data import OrderedStreams
+from txl.training.config import Evaluation, Training
+from txl.training.module import LanguageModel
+from txl.training.optimizers import adamw
+from txl.training.schedules import cosine
+
+
+def module_of(training=(2, 5, 6), evaluation=(2, 5, 6, None), **changes) -> LanguageModel:
+    return LanguageModel(
+        small_model(**changes).train(),
+        Training(*training),
+        Evaluation(*evaluation),
+        partial(adamw, lr=1e-3, beta1=0.9, beta2=0.95, weight_decay=0.0),
+        partial(cosine, warmup_steps=2),
+    )
+
+
+def trainer_of(**settings) -> pl.Trainer:
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    return pl.Trainer(
+        accelerator="cpu", devices=1, precision="64-true", enable_model_summary=False, **quiet, **settings
+    )
+
+
+def tokens_of(length: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, SMALL["vocabulary"], length)
+
+
+def score_of(
+    tokens: np.ndarray, batch: int, segment: int, memory: int, attention: int | None
+) -> tuple[float, int]:
+    module = module_of(evaluation=(batch, segment, memory, attention))
+    trainer_of().validate(module, OrderedStreams(tokens, batch, segment), verbose=False)
+    return module.scores.loss, module.scores.count
+
+
+def plain_score(tokens: np.ndarray, reach: int) -> float:
+    """The mean score by reading the text one token at a time, from the first."""
+    model = small_model()
+    memory, total = model.empty_memory(1, reach), 0.0
+    for before, after in itertools.pairwise(tokens):
+        hidden, memory = model(torch.tensor([[before]]), memory, attention_length=reach)
+        total += model.embedding.scores(hidden, torch.tensor([[after]])).item()
+    return total / (len(tokens) - 1)
+
+
+@pytest.mark.parametrize("length", [2, 30, 31, 37])
+def test_the_score_does_not_depend_on_the_segments_nor_on_how_the_length_divides(length):
+    tokens, reach = tokens_of(length), 6
+    expected = plain_score(tokens, reach)
+    for segment in (1, 4, 6, 50):
+        loss, count = score_of(tokens, 1, segment, reach, reach)
+        assert count == length - 1
+        assert loss == pytest.approx(expected, abs=1e-10)
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3, 7, 40])
+def test_every_batch_size_scores_every_token_once(batch):
+    assert score_of(tokens_of(31), batch, 4, 6, None)[1] == 30
+
+
+def test_a_longer_attention_changes_the_score():
+    losses = {score_of(tokens_of(60), 1, 5, 20, reach)[0] for reach in (1, 5, 20)}
+    assert len(losses) == 3
+
+
+class Memories(pl.Callback):
+    """Keeps what the module remembers after each training step."""
+
+    def __init__(self) -> None:
+        self.seen = []
+
+    def on_train_batch_end(self, trainer, module, *_):
+        self.seen.append(module.memory)
+
+
+@pytest.mark.parametrize("slots", [0, 6])
+def test_memory_passes_from_step_to_step_and_a_new_epoch_forgets(slots):
+    keeper, streams = Memories(), OrderedStreams(tokens_of(31), 2, 5)
+    assert len(streams) == 3
+    trainer_of(max_steps=7, max_epochs=-1, callbacks=[keeper], num_sanity_val_steps=0).fit(
+        module_of(training=(2, 5, slots)), streams, streams
+    )
+    lengths = [memory.length.tolist() for memory in keeper.seen]
+    filled = [[min(slots, 5 * n)] * 2 for n in (1, 2, 3)]
+    assert lengths == [*filled, *filled, filled[0]]
+    assert not any(states.requires_grad for memory in keeper.seen for states in memory.states)
+
+
+def test_the_second_step_reads_what_the_first_remembered():
+    streams, losses = OrderedStreams(tokens_of(31), 2, 5), {}
+    for slots in (0, 6):
+        module = module_of(training=(2, 5, slots))
+        first, second = list(streams)[:2]
+        losses[slots] = [module.training_step(batch, 0).item() for batch in (first, second)]
+    assert losses[0][0] == losses[6][0]
+    assert losses[0][1] != losses[6][1]
+
+
+def test_validation_in_between_changes_nothing_in_training():
+    def weights(**settings):
+        pl.seed_everything(1, verbose=False)
+        module = module_of(dropout=0.2)
+        streams = OrderedStreams(tokens_of(61), 2, 5)
+        trainer_of(max_steps=6, max_epochs=-1, num_sanity_val_steps=0, **settings).fit(
+            module, streams, streams
+        )
+        return module.state_dict()
+
+    without = weights(limit_val_batches=0)
+    between = weights(val_check_interval=2, check_val_every_n_epoch=None)
+    assert all(torch.equal(without[name], between[name]) for name in without)

@@ -1,0 +1,35 @@
+"""The learning rate over the steps."""
+
+import itertools
+import math
+
+import pytest
+
+from txl.training.schedules import cosine
+
+
+def test_cosine_rises_to_one_and_falls_to_the_floor():
+    factors = [cosine(step, total=100, warmup_steps=10, floor=0.1) for step in range(101)]
+    assert factors[:10] == pytest.approx([(step + 1) / 10 for step in range(10)])
+    assert factors[10] == 1.0
+    assert factors[55] == pytest.approx(0.1 + 0.9 / 2)
+    assert factors[100] == pytest.approx(0.1)
+    assert all(a >= b for a, b in itertools.pairwise(factors[9:]))
+
+
+def test_without_warm_up_it_begins_at_the_top():
+    assert cosine(0, total=10, warmup_steps=0) == 1.0
+    assert cosine(5, total=10, warmup_steps=0) == pytest.approx((1 + math.cos(math.pi / 2)) / 2)
+
+
+def test_a_warm_up_longer_than_the_training_only_rises():
+    assert [cosine(step, total=4, warmup_steps=8) for step in range(4)] == pytest.approx(
+        [1 / 8, 2 / 8, 3 / 8, 4 / 8]
+    )
+
+
+def test_impossible_settings_are_refused():
+    with pytest.raises(ValueError, match="warmup_steps"):
+        cosine(0, total=10, warmup_steps=-1)
+    with pytest.raises(ValueError, match="floor"):
+        cosine(0, total=10, warmup_steps=1, floor=2.0)
