@@ -19,7 +19,7 @@ class ScoreSum:
 
     def add(self, scores_BL: Tensor, scored_BL: Tensor) -> None:
         """Add the scores `[B, L]` where `scored_BL` is true, summed in float64."""
-        self.total += torch.where(scored_BL, scores_BL, 0.0).double().sum().item()
+        self.total += torch.where(scored_BL, scores_BL, 0.0).cpu().double().sum().item()
         self.count += int(scored_BL.sum())
 
     def gather(self) -> None:

@@ -30,9 +30,10 @@ warnings.filterwarnings("ignore", message=r".*isinstance\(treespec, LeafSpec\)")
 
 
 def run(settings: DictConfig) -> Run:
-    """Return the run directory that Hydra chose. A relative `data.path` begins where the user stood."""
-    if not OmegaConf.is_missing(settings.data, "path") and "path" in settings.data:
-        settings.data.path = to_absolute_path(os.path.expanduser(str(settings.data.path)))
+    """Return the run directory that Hydra chose. Relative paths of the data begin where the user stood."""
+    for key in ("path", "cache"):
+        if key in settings.data and not OmegaConf.is_missing(settings.data, key):
+            settings.data[key] = to_absolute_path(os.path.expanduser(str(settings.data[key])))
     hydra = HydraConfig.get()
     return Run(Path(hydra.runtime.output_dir), settings, list(hydra.overrides.task))
 
@@ -98,7 +99,7 @@ def trainer(config: Config, module: LanguageModel, corpus: Corpus, run: Run) -> 
     flops = training_flops_per_token(module.model, lengths.segment_length, lengths.memory_length)
     built = pl.Trainer(
         accelerator=settings.accelerator,
-        devices=settings.devices,
+        devices=1,
         precision=precision,
         max_steps=settings.max_steps,
         max_epochs=-1,

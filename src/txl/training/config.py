@@ -72,7 +72,7 @@ class Trainer:
     """What runs the training.
 
     Attributes:
-        accelerator, devices: as Lightning's; "auto" takes a GPU where there is one.
+        accelerator: "auto" takes a GPU where there is one; or "cpu", "gpu".
         precision: "auto", or one of Lightning's names.
         max_steps: optimizer steps.
         gradient_clip: largest norm of the gradient over all parameters; null for no clipping.
@@ -81,7 +81,6 @@ class Trainer:
     """
 
     accelerator: str
-    devices: int
     precision: str
     max_steps: int
     gradient_clip: float | None
@@ -89,7 +88,7 @@ class Trainer:
     log_every: int
 
     def __post_init__(self) -> None:
-        _positive("trainer", self, "devices", "max_steps", "gradient_clip", "validate_every", "log_every")
+        _positive("trainer", self, "max_steps", "gradient_clip", "validate_every", "log_every")
         _one_of("trainer.precision", self.precision, ("auto", "32-true", "bf16-mixed", "16-mixed"))
         _one_of("trainer.accelerator", self.accelerator, ("auto", "cpu", "gpu"))
 

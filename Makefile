@@ -1,0 +1,38 @@
+# `make demo` and `make test` work from a fresh clone; what is done already is skipped.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test lint format clean
+
+demo: $(VENV)/.samples-installed ## train a Transformer-XL on Wikipedia
+	$(BIN)/python train.py
+
+test: lint ## everything that must hold
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.dev-installed ## style, format, and which package may import which
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-logo
+
+format: $(VENV)/.dev-installed ## mend what can be mended by itself
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## forget the virtual environment and the caches of the tools
+	rm -rf $(VENV) .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+
+$(VENV)/.samples-installed: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --editable '.[samples]'
+	@touch $@
+
+$(VENV)/.dev-installed: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --editable '.[samples,dev]'
+	@touch $@ $(VENV)/.samples-installed
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+		{ echo "txl needs Python 3.10 or later, $(PYTHON) is $$($(PYTHON) -V 2>&1); name another: make PYTHON=python3.12"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
