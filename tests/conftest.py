@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -74,10 +75,12 @@ def text_file(tmp_path: Path) -> Path:
 SMALL = {"vocabulary": 13, "n_layer": 2, "d_model": 12, "n_head": 3, "d_head": 4, "d_inner": 20}
 
 
-def small_model(seed: int = 0, dtype: torch.dtype = torch.float64, **changes) -> TransformerXL:
+def small_model(
+    seed: int = 0, dtype: torch.dtype = torch.float64, position=RelativePosition, **changes
+) -> TransformerXL:
     """Return a small model in evaluation mode, its parameters large enough for every part to matter."""
     torch.manual_seed(seed)
-    model = TransformerXL(position=RelativePosition, **(SMALL | changes), init_std=0.3)
+    model = TransformerXL(position=partial(position, key_length=64), **(SMALL | changes), init_std=0.3)
     return model.to(dtype).eval()
 
 

@@ -55,6 +55,22 @@ def test_each_row_reads_on_where_it_stopped(length, rows, segment, processes):
         assert (after.inputs[real, 0] == before.targets[real, -1]).all()
 
 
+@settings(max_examples=100, deadline=None)
+@given(length=st.integers(2, 200), rows=st.integers(1, 4), half=st.integers(1, 12))
+def test_half_loss_scores_every_target_once_with_half_a_segment_before_it(length, rows, half):
+    streams, targets, before = OrderedStreams(np.arange(length), rows, 2 * half, loss="half"), [], None
+    assert streams.step == half
+    for number, batch in enumerate(streams):
+        assert (batch.targets[batch.scored] == batch.inputs[batch.scored] + 1).all()
+        if before is not None:
+            assert not batch.scored[:, :half].any()
+            assert (batch.inputs[:, 0] == before.inputs[:, half]).all() or number == len(streams) - 1
+        targets += batch.targets[batch.scored].tolist()
+        before = batch
+    assert sorted(targets) == list(range(1, length))
+    assert number == len(streams) - 1
+
+
 def test_only_the_first_segment_of_an_epoch_is_fresh():
     streams = OrderedStreams(np.arange(50), 3, 4)
     for _ in range(2):
@@ -67,6 +83,12 @@ def test_it_says_what_each_process_reads():
     assert OrderedStreams(np.arange(101), 4, 5, rank=1, world_size=2).describe() == (
         "process 1 of 2 reads rows 2 to 3 of 4 in order: tokens 50 to 100, about 25 a row in 5 segments of 5"
     )
+
+
+@pytest.mark.parametrize(("loss", "message"), [("third", "full or half, not 'third'"), ("half", "an even")])
+def test_an_impossible_loss_is_refused(loss, message):
+    with pytest.raises(ValueError, match=message):
+        OrderedStreams(np.arange(9), 1, 3, loss=loss)
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def test_greedy_drawing_equals_reading_everything_again():
     drawn = draw(model, text, model.empty_memory(1, 64), 40, temperature=0.0)
     for token in drawn[0]:
         hidden, _ = model(text, model.empty_memory(1, 0))
-        assert model.embedding.logits(hidden[:, -1]).argmax() == token
+        assert model.embedding.log_probabilities(hidden[:, -1]).argmax() == token
         text = torch.cat([text, token.view(1, 1)], dim=1)
 
 
@@ -41,7 +41,7 @@ def test_top_k_draws_only_the_likeliest_and_a_seed_repeats():
     model = small_model()
     prompt = torch.randint(V, (1, 4))
     hidden, _ = model(prompt, model.empty_memory(1, 8), attention_length=9)
-    likeliest = set(model.embedding.logits(hidden[0, -1]).topk(3).indices.tolist())
+    likeliest = set(model.embedding.log_probabilities(hidden[0, -1]).topk(3).indices.tolist())
 
     def first(seed, **settings):
         generator = torch.Generator().manual_seed(seed)

@@ -1,11 +1,23 @@
 """What must hold of the whole model, over random shapes."""
 
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import SMALL, small_model
+from txl.model import (
+    AlibiPosition,
+    LearnedPosition,
+    PositionEncoding,
+    RelativePosition,
+    RotaryPosition,
+    ShawPosition,
+    SinusoidalPosition,
+    T5Position,
+)
 
 V = SMALL["vocabulary"]
 model_of = small_model
@@ -23,7 +35,12 @@ def read(model, tokens, lengths, slots, attention_length=None):
     return torch.cat(hidden, dim=1), memory
 
 
+ADAPTIVE = {"cutoffs": [4, 8], "div_val": 2, "tie_projections": [False, True, True]}
+RELATIVE = [RelativePosition, ShawPosition, RotaryPosition, AlibiPosition, T5Position, PositionEncoding]
+ABSOLUTE = [SinusoidalPosition, LearnedPosition]
+
 shapes = {
+    "position": st.sampled_from(RELATIVE),
     "lengths": st.lists(st.integers(1, 9), min_size=2, max_size=5),
     "rows": st.integers(1, 3),
     "pre_norm": st.booleans(),
@@ -33,18 +50,28 @@ shapes = {
 
 @settings(max_examples=25, deadline=None)
 @given(**shapes)
-def test_segments_with_enough_memory_equal_one_long_segment(lengths, rows, pre_norm, seed):
-    model, total = model_of(seed, torch.float32, pre_norm=pre_norm), sum(lengths)
+def test_segments_with_enough_memory_equal_one_long_segment(lengths, rows, pre_norm, seed, position):
+    model, total = model_of(seed, torch.float32, position, pre_norm=pre_norm), sum(lengths)
     tokens = torch.randint(V, (rows, total))
     parts, _ = read(model, tokens, lengths, slots=total)
     whole, _ = read(model, tokens, [total], slots=0)
     torch.testing.assert_close(parts, whole, rtol=0, atol=1e-5)
 
 
-@settings(max_examples=25, deadline=None)
-@given(**shapes)
-def test_a_later_token_changes_no_earlier_output_by_a_bit(lengths, rows, pre_norm, seed):
-    model, total = model_of(seed, torch.float32, pre_norm=pre_norm), sum(lengths)
+@pytest.mark.parametrize("position", ABSOLUTE)
+def test_absolute_encodings_do_not_survive_the_cut_into_segments(position):
+    """The failure that §3.3 explains: a cached state carries the position of another segment."""
+    model, tokens = model_of(position=position), torch.randint(V, (1, 12))
+    parts, _ = read(model, tokens, [6, 6], slots=12)
+    whole, _ = read(model, tokens, [12], slots=0)
+    torch.testing.assert_close(parts[:, :6], whole[:, :6], rtol=0, atol=1e-12)
+    assert (parts[:, 6:] - whole[:, 6:]).abs().amax() > 1e-3
+
+
+@settings(max_examples=40, deadline=None)
+@given(**shapes | {"position": st.sampled_from(RELATIVE + ABSOLUTE)})
+def test_a_later_token_changes_no_earlier_output_by_a_bit(lengths, rows, pre_norm, seed, position):
+    model, total = model_of(seed, torch.float32, position, pre_norm=pre_norm), sum(lengths)
     tokens = torch.randint(V, (rows, total))
     before, _ = read(model, tokens, lengths, slots=4)
     for t in range(total - 1):
@@ -56,9 +83,9 @@ def test_a_later_token_changes_no_earlier_output_by_a_bit(lengths, rows, pre_nor
 
 
 @settings(max_examples=25, deadline=None)
-@given(slots=st.integers(0, 12), **shapes)
-def test_the_rows_of_a_batch_do_not_know_each_other(lengths, rows, pre_norm, seed, slots):
-    model, total = model_of(seed, pre_norm=pre_norm), sum(lengths)
+@given(slots=st.integers(0, 12), **shapes | {"position": st.sampled_from(RELATIVE + ABSOLUTE)})
+def test_the_rows_of_a_batch_do_not_know_each_other(lengths, rows, pre_norm, seed, slots, position):
+    model, total = model_of(seed, position=position, pre_norm=pre_norm), sum(lengths)
     tokens = torch.randint(V, (rows, total))
     together, _ = read(model, tokens, lengths, slots)
     alone = torch.cat([read(model, row[None], lengths, slots)[0] for row in tokens])
@@ -70,26 +97,29 @@ def test_the_rows_of_a_batch_do_not_know_each_other(lengths, rows, pre_norm, see
     first=st.lists(st.integers(1, 6), min_size=1, max_size=4),
     reach=st.integers(1, 7),
     seed=st.integers(0, 99),
+    position=st.sampled_from(RELATIVE),
 )
-def test_with_a_fixed_attention_length_the_cut_into_segments_does_not_matter(first, reach, seed):
-    model, total = model_of(seed), sum(first)
+def test_with_a_fixed_attention_length_the_cut_into_segments_does_not_matter(first, reach, seed, position):
+    model, total = model_of(seed, position=position), sum(first)
     tokens = torch.randint(V, (2, total))
     parts, _ = read(model, tokens, first, slots=reach, attention_length=reach)
     whole, _ = read(model, tokens, [1] * total, slots=reach, attention_length=reach)
     torch.testing.assert_close(parts, whole, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("position", RELATIVE + ABSOLUTE)
 @pytest.mark.parametrize("pre_norm", [False, True])
-def test_an_empty_memory_equals_no_memory(pre_norm):
-    model = model_of(pre_norm=pre_norm)
+def test_an_empty_memory_equals_no_memory(pre_norm, position):
+    model = model_of(position=position, pre_norm=pre_norm)
     tokens = torch.randint(V, (2, 7))
     empty, _ = read(model, tokens, [7], slots=9)
     none, _ = read(model, tokens, [7], slots=0)
     torch.testing.assert_close(empty, none, rtol=0, atol=1e-12)
 
 
-def test_a_memory_changes_what_comes_and_fresh_rows_forget_it():
-    model = model_of()
+@pytest.mark.parametrize("position", RELATIVE + ABSOLUTE)
+def test_a_memory_changes_what_comes_and_fresh_rows_forget_it(position):
+    model = model_of(position=position)
     tokens = torch.randint(V, (2, 12))
     _, memory = read(model, tokens[:, :6], [6], slots=6)
     remembered, _ = model(tokens[:, 6:], memory)
@@ -114,12 +144,15 @@ def test_an_attention_length_hides_what_is_farther(reach):
         assert differs == list(range(t, min(t + reach, 10)))
 
 
-def test_after_two_segments_every_parameter_has_a_gradient():
-    model = model_of().train()
-    tokens = torch.randint(V, (2, 9))
-    memory = read(model, tokens[:, :4], [4], slots=4)[1]
-    hidden, _ = model(tokens[:, 4:8], memory)
-    model.embedding.scores(hidden, tokens[:, 5:9]).mean().backward()
+@pytest.mark.parametrize("changes", [{}, {"pre_norm": True}, {"d_embed": 6}, ADAPTIVE], ids=str)
+@pytest.mark.parametrize("position", RELATIVE + ABSOLUTE + [partial(ShawPosition, global_terms=True)])
+def test_after_two_segments_every_parameter_has_a_gradient(position, changes):
+    """Of every variant, without exception: the keys of all distances and the words of all parts occur."""
+    model = model_of(position=partial(position, key_length=8), **changes).train()
+    tokens = torch.arange(22).view(2, 11) % V
+    memory = read(model, tokens[:, :5], [5], slots=4)[1]
+    hidden, _ = model(tokens[:, 5:10], memory)
+    model.embedding.scores(hidden, tokens[:, 6:11]).mean().backward()
     silent = [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()]
     assert silent == []
 
@@ -137,7 +170,7 @@ def test_scores_are_cross_entropy_in_float32_under_autocast():
     with torch.autocast("cpu", torch.bfloat16):
         hidden, _ = model(tokens[:, :-1], model.empty_memory(2, 0))
         scores = model.embedding.scores(hidden, tokens[:, 1:])
-    logits = hidden.double() @ model.embedding.weight.double().T + model.embedding.bias.double()
+    logits = hidden.double() @ model.embedding.weights[0].double().T + model.embedding.bias.double()
     expected = logits.logsumexp(-1) - logits.gather(-1, tokens[:, 1:, None])[..., 0]
     assert scores.dtype == torch.float32
     torch.testing.assert_close(scores.double(), expected, rtol=0, atol=1e-5)

@@ -16,7 +16,9 @@ from txl.training.optimizers import adamw
 from txl.training.schedules import cosine
 
 
-def module_of(training=(2, 5, 6), evaluation=(2, 5, 6, None), **changes) -> LanguageModel:
+def module_of(
+    training=(2, 5, 6, None, "full"), evaluation=(2, 5, 6, None, "full"), **changes
+) -> LanguageModel:
     return LanguageModel(
         small_model(**changes).train(),
         Training(*training),
@@ -40,7 +42,7 @@ def tokens_of(length: int, seed: int = 0) -> np.ndarray:
 def score_of(
     tokens: np.ndarray, batch: int, segment: int, memory: int, attention: int | None
 ) -> tuple[float, int]:
-    module = module_of(evaluation=(batch, segment, memory, attention))
+    module = module_of(evaluation=(batch, segment, memory, attention, "full"))
     trainer_of().validate(module, OrderedStreams(tokens, batch, segment), verbose=False)
     return module.scores.loss, module.scores.count
 
@@ -90,7 +92,7 @@ def test_memory_passes_from_step_to_step_and_a_new_epoch_forgets(slots):
     keeper, streams = Memories(), OrderedStreams(tokens_of(31), 2, 5)
     assert len(streams) == 3
     trainer_of(max_steps=7, max_epochs=-1, callbacks=[keeper], num_sanity_val_steps=0).fit(
-        module_of(training=(2, 5, slots)), streams, streams
+        module_of(training=(2, 5, slots, None, "full")), streams, streams
     )
     lengths = [memory.length.tolist() for memory in keeper.seen]
     filled = [[min(slots, 5 * n)] * 2 for n in (1, 2, 3)]
@@ -98,10 +100,24 @@ def test_memory_passes_from_step_to_step_and_a_new_epoch_forgets(slots):
     assert not any(states.requires_grad for memory in keeper.seen for states in memory.states)
 
 
+def test_with_half_loss_the_memory_ends_where_the_next_segment_begins():
+    """Reading 8 tokens in segments of 4 that overlap by half equals one segment of 8: nothing is missed."""
+    model, tokens = small_model(), torch.from_numpy(tokens_of(9))[None]
+    whole, _ = model(tokens[:, :8], model.empty_memory(1, 0))
+    expected = model.embedding.scores(whole, tokens[:, 1:])
+    module = module_of(training=(1, 4, 8, None, "half"))
+    module.eval()
+    streams, memory, found = OrderedStreams(tokens[0].numpy(), 1, 4, loss="half"), None, []
+    for batch in streams:
+        scores, memory = module._read(batch, memory, module.training_settings)
+        found.append(scores[batch.scored])
+    torch.testing.assert_close(torch.cat(found)[None], expected, rtol=0, atol=1e-12)
+
+
 def test_the_second_step_reads_what_the_first_remembered():
     streams, losses = OrderedStreams(tokens_of(31), 2, 5), {}
     for slots in (0, 6):
-        module = module_of(training=(2, 5, slots))
+        module = module_of(training=(2, 5, slots, None, "full"))
         first, second = list(streams)[:2]
         losses[slots] = [module.training_step(batch, 0).item() for batch in (first, second)]
     assert losses[0][0] == losses[6][0]

@@ -36,7 +36,7 @@ def generate(
     reach = memory.slots + 1
     hidden_BLD, memory = model(prompt_BL, memory, attention_length=reach)
     while True:
-        logits_BV = model.embedding.logits(hidden_BLD[:, -1])
+        logits_BV = model.embedding.log_probabilities(hidden_BLD[:, -1])
         token_B = _draw(logits_BV, temperature, top_k, generator)
         yield token_B
         hidden_BLD, memory = model(token_B[:, None], memory, attention_length=reach)

@@ -11,8 +11,26 @@ Letters in the names of tensors and in docstrings, everywhere in this package:
 
 from txl.model.embedding import TiedEmbedding
 from txl.model.memory import Memory
+from txl.model.positions.alibi import AlibiPosition
 from txl.model.positions.base import PositionEncoding
+from txl.model.positions.learned import LearnedPosition
 from txl.model.positions.relative import RelativePosition
+from txl.model.positions.rotary import RotaryPosition
+from txl.model.positions.shaw import ShawPosition
+from txl.model.positions.sinusoidal import SinusoidalPosition
+from txl.model.positions.t5 import T5Position
 from txl.model.transformer import TransformerXL
 
-__all__ = ["Memory", "PositionEncoding", "RelativePosition", "TiedEmbedding", "TransformerXL"]
+__all__ = [
+    "AlibiPosition",
+    "LearnedPosition",
+    "Memory",
+    "PositionEncoding",
+    "RelativePosition",
+    "RotaryPosition",
+    "ShawPosition",
+    "SinusoidalPosition",
+    "T5Position",
+    "TiedEmbedding",
+    "TransformerXL",
+]

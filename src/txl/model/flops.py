@@ -14,7 +14,7 @@ def training_flops_per_token(model: TransformerXL, segment_length: int, memory_l
     segment (shared by the rows, so left out), and the softmax over the vocabulary.
     """
     context = (memory_length + segment_length) / segment_length  # keys computed for each token of the segment
-    total = model.embedding.weight.numel()
+    total = sum(weight.numel() for weight in model.embedding.weights)
     for layer in model.layers:
         attention = layer.attention
         width = attention.n_head * attention.d_head

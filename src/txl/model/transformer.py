@@ -79,9 +79,11 @@ class TransformerXL(nn.Module):
         dropout: after the embedding, the attention, inside and after the feed-forward network, on the
             position table and on the last hidden states (the authors' `dropout`).
         attention_dropout: on the attention probabilities (the authors' `dropatt`).
+        d_embed, cutoffs, div_val, tie_projections: the embedding and softmax, see `TiedEmbedding`.
         pre_norm: normalize before each part instead of after the residual connection (`pre_lnorm`; as in the
             authors' code nothing normalizes the last states).
-        init_std: standard deviation of the normal initialization of weights and biases u, v (`init_std`).
+        init_std: standard deviation of the normal initialization of weights and vectors (`init_std`).
+        projection_init_std: the same of the embedding's projections (`proj_init_std`).
 
     Raises:
         ValueError: a size that is not positive, or a dropout outside [0, 1).
@@ -98,8 +100,13 @@ class TransformerXL(nn.Module):
         d_inner: int,
         dropout: float = 0.0,
         attention_dropout: float = 0.0,
+        d_embed: int | None = None,
+        cutoffs: list[int] | None = None,
+        div_val: int = 1,
+        tie_projections: list[bool] | None = None,
         pre_norm: bool = False,
         init_std: float = 0.02,
+        projection_init_std: float = 0.01,
     ) -> None:
         super().__init__()
         sizes = {"vocabulary": vocabulary, "n_layer": n_layer, "d_model": d_model, "n_head": n_head}
@@ -110,7 +117,9 @@ class TransformerXL(nn.Module):
             if not 0.0 <= rate < 1.0:
                 raise ValueError(f"{name} must be at least 0 and below 1, not {rate}")
         self.n_layer, self.d_model = n_layer, d_model
-        self.embedding = TiedEmbedding(vocabulary, d_model)
+        self.embedding = TiedEmbedding(
+            vocabulary, d_model, d_embed, cutoffs or (), div_val, tie_projections or ()
+        )
         self.position = position(
             n_layer=n_layer, n_head=n_head, d_model=d_model, d_head=d_head, dropout=dropout
         )
@@ -119,25 +128,29 @@ class TransformerXL(nn.Module):
             for _ in range(n_layer)
         )
         self.dropout = nn.Dropout(dropout)
-        self.reset_parameters(init_std)
+        self.reset_parameters(init_std, projection_init_std)
 
-    def reset_parameters(self, std: float) -> None:
+    def reset_parameters(self, std: float, projection_std: float) -> None:
         """Initialize as the authors' code: N(0, std), LayerNorm gains N(1, std), biases 0."""
         for name, parameter in self.named_parameters():
             if name.endswith("norm.weight"):
                 nn.init.normal_(parameter, 1.0, std)
-            elif name.endswith(".bias"):
+            elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
             else:
-                nn.init.normal_(parameter, 0.0, std)
+                nn.init.normal_(parameter, 0.0, projection_std if "projections" in name else std)
 
     def empty_memory(self, rows: int, slots: int) -> Memory:
         """Return a memory of `slots` slots for each of `rows` rows, none of them real, where the model is."""
-        weight = self.embedding.weight
+        weight = self.embedding.bias
         return Memory.empty(self.n_layer, rows, slots, self.d_model, weight.device, weight.dtype)
 
     def forward(
-        self, tokens_BL: Tensor, memory: Memory, attention_length: int | None = None
+        self,
+        tokens_BL: Tensor,
+        memory: Memory,
+        attention_length: int | None = None,
+        remember: int | None = None,
     ) -> tuple[Tensor, Memory]:
         """Read one segment.
 
@@ -146,10 +159,12 @@ class TransformerXL(nn.Module):
             memory: what is remembered of each row. It is not changed.
             attention_length: how many keys a query may see, itself included; `None` for the whole memory and
                 all of the segment before it.
+            remember: how many of the L states the memory takes, from the first; `None` for all. Where the
+                next segment begins inside this one (half loss), those before its beginning.
 
         Returns:
-            The last hidden states `[B, L, D]`, for `embedding.scores` or `embedding.logits`, and the memory
-            after this segment.
+            The last hidden states `[B, L, D]`, for `embedding.scores` or `embedding.log_probabilities`, and
+            the memory after this segment.
 
         Raises:
             ValueError: the memory belongs to another number of rows.
@@ -157,11 +172,12 @@ class TransformerXL(nn.Module):
         rows, length = tokens_BL.shape
         if memory.rows != rows:
             raise ValueError(f"the memory holds {memory.rows} rows, the segment has {rows}")
-        x_BLD = self.dropout(self.embedding.embed(tokens_BL))
+        x_BLD = self.dropout(self.position.to_input(self.embedding.embed(tokens_BL)))
         hidden_BLK = hidden_keys(length, memory.length, memory.slots, attention_length)
         table = self.position.table(x_BLD, memory.slots + length)
         entered = []
         for index, (layer, memory_BMD) in enumerate(zip(self.layers, memory.states, strict=True)):
+            x_BLD = self.position.to_layer(index, x_BLD)
             entered.append(x_BLD)
             x_BLD = layer(x_BLD, memory_BMD, hidden_BLK, self.position, index, table)
-        return self.dropout(x_BLD), memory.append(entered)
+        return self.dropout(x_BLD), memory.append([states[:, :remember] for states in entered])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import warnings
@@ -58,7 +59,8 @@ def corpus(config: Config, run: Run) -> Corpus:
 
 def module(config: Config, corpus: Corpus, run: Run) -> LanguageModel:
     """Return the model for this corpus, ready to train."""
-    position = component(config.position, "position")
+    key_length = config.training.segment_length + config.training.memory_length
+    position = functools.partial(component(config.position, "position"), key_length=key_length)
     model = component(config.model, "model")(vocabulary=len(corpus.vocabulary), position=position)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     embedding = sum(parameter.numel() for parameter in model.embedding.parameters())
@@ -85,7 +87,9 @@ def streams(config: Config, corpus: Corpus) -> dict[str, OrderedStreams]:
     """Return the streams of each split: ordered, one for each row."""
     settings = {"train": config.training, "valid": config.evaluation, "test": config.evaluation}
     made = {
-        split: OrderedStreams(corpus.tokens[split], lengths.batch_size, lengths.segment_length)
+        split: OrderedStreams(
+            corpus.tokens[split], lengths.batch_size, lengths.segment_length, loss=lengths.loss
+        )
         for split, lengths in settings.items()
     }
     log.info("reading: %s", made["train"].describe())

@@ -18,53 +18,60 @@ from typing import Any, get_type_hints
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from txl.data import segment_step
+
 
 class ConfigError(ValueError):
     """A setting that cannot be right: what was said, what was expected, how to mend it."""
 
 
 @dataclass
-class Training:
-    """How the training text is read.
+class Reading:
+    """How a text is read.
 
     Attributes:
         batch_size: B, rows of the global batch: the streams that are read side by side.
-        segment_length: L, tokens of a segment: how far the gradient reaches.
+        segment_length: L, tokens of a segment; in training, how far the gradient reaches.
         memory_length: M, states remembered of each layer; 0 for no recurrence.
-    """
-
-    batch_size: int
-    segment_length: int
-    memory_length: int
-
-    def __post_init__(self) -> None:
-        _positive("training", self, "batch_size", "segment_length")
-        _not_negative("training", self, "memory_length")
-
-
-@dataclass
-class Evaluation:
-    """How validation and test text is read.
-
-    Attributes:
-        batch_size, segment_length, memory_length: as in `Training`.
-        attention_length: how many keys a query may see, itself included; null for all there are.
+        attention_length: how many keys a query may see, itself included; null for all there are. The authors'
+            `same_length` is `attention_length` = `memory_length`.
+        loss: "full": every target of a segment is scored. "half": segments overlap by half and the second
+            half of each is scored, so that every target has L/2 tokens of its segment before it.
     """
 
     batch_size: int
     segment_length: int
     memory_length: int
     attention_length: int | None
+    loss: str
 
     def __post_init__(self) -> None:
-        _positive("evaluation", self, "batch_size", "segment_length", "attention_length")
-        _not_negative("evaluation", self, "memory_length")
+        section = type(self).__name__.lower()
+        _positive(section, self, "batch_size", "segment_length", "attention_length")
+        _not_negative(section, self, "memory_length")
+        try:
+            segment_step(self.segment_length, self.loss)
+        except ValueError as error:
+            raise ConfigError(f"{section}: {error}") from error
 
     @property
     def longest_attention(self) -> int:
         """The largest number of keys a query may see."""
         reach = self.memory_length + self.segment_length
         return min(reach, self.attention_length or reach)
+
+    @property
+    def step(self) -> int:
+        """How far apart segments begin, which is how much of each the memory takes."""
+        return segment_step(self.segment_length, self.loss)
+
+
+class Training(Reading):
+    """How the training text is read."""
+
+
+class Evaluation(Reading):
+    """How validation and test text is read."""
 
 
 @dataclass
@@ -163,7 +170,7 @@ def check(settings: DictConfig) -> Config:
 # What the program itself gives to the target of each group, so that the settings need not.
 SUPPLIED = {
     "model": ("vocabulary", "position"),
-    "position": ("n_layer", "n_head", "d_model", "d_head", "dropout"),
+    "position": ("n_layer", "n_head", "d_model", "d_head", "dropout", "key_length"),
     "data": (),
     "optimizer": ("parameters",),
     "schedule": ("step", "total"),

@@ -73,7 +73,7 @@ def write_sample(config: Config, module: LanguageModel, corpus: Corpus) -> tuple
     """Return a prompt from the test text and what the model writes after it."""
     settings = config.sample
     model = module.model.eval()
-    device = model.embedding.weight.device
+    device = model.embedding.bias.device
     prompt = torch.from_numpy(corpus.tokens["test"][: settings.prompt_tokens].astype("int64")).to(device)
     written = generate(
         model,

@@ -13,7 +13,7 @@ from torch import Tensor
 from txl.data import Batch
 from txl.evaluation.scores import ScoreSum
 from txl.model import Memory, TransformerXL
-from txl.training.config import Evaluation, Training
+from txl.training.config import Evaluation, Reading, Training
 
 
 class LanguageModel(pl.LightningModule):
@@ -52,8 +52,7 @@ class LanguageModel(pl.LightningModule):
 
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:
         """Return the mean score of the segment, in nats."""
-        slots = self.training_settings.memory_length
-        scores_BL, self.memory = self._read(batch, self.memory, slots)
+        scores_BL, self.memory = self._read(batch, self.memory, self.training_settings)
         return (scores_BL * batch.scored).sum() / batch.scored.sum().clamp(min=1)
 
     def on_validation_epoch_start(self) -> None:
@@ -62,9 +61,8 @@ class LanguageModel(pl.LightningModule):
 
     def validation_step(self, batch: Batch, batch_index: int) -> None:
         """Add the scores of the segment."""
-        settings = self.evaluation_settings
         scores_BL, self.evaluation_memory = self._read(
-            batch, self.evaluation_memory, settings.memory_length, settings.attention_length
+            batch, self.evaluation_memory, self.evaluation_settings
         )
         self.scores.add(scores_BL, batch.scored)
 
@@ -82,13 +80,12 @@ class LanguageModel(pl.LightningModule):
         self.scores.gather()
         self.evaluation_memory = None
 
-    def _read(
-        self, batch: Batch, memory: Memory | None, slots: int, attention_length: int | None = None
-    ) -> tuple[Tensor, Memory]:
+    def _read(self, batch: Batch, memory: Memory | None, reading: Reading) -> tuple[Tensor, Memory]:
         """Return the scores `[B, L]` of a segment and the memory after it."""
         if memory is None:
-            memory = self.model.empty_memory(len(batch.fresh), slots)
-        hidden_BLD, memory = self.model(batch.inputs, memory.forget(batch.fresh), attention_length)
+            memory = self.model.empty_memory(len(batch.fresh), reading.memory_length)
+        memory = memory.forget(batch.fresh)
+        hidden_BLD, memory = self.model(batch.inputs, memory, reading.attention_length, reading.step)
         return self.model.embedding.scores(hidden_BLD, batch.targets), memory
 
     def configure_optimizers(self) -> dict[str, Any]:

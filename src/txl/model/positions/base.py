@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 
@@ -15,12 +16,27 @@ class PositionEncoding(nn.Module):
     Args:
         n_layer, n_head, d_model, d_head: the shape of the model it serves.
         dropout: the model's dropout, for what the encoding adds.
+        key_length: the largest K of training, for encodings that learn one vector a position.
     """
 
-    def __init__(self, n_layer: int, n_head: int, d_model: int, d_head: int, dropout: float = 0.0) -> None:
+    def __init__(
+        self, n_layer: int, n_head: int, d_model: int, d_head: int, dropout: float = 0.0, key_length: int = 1
+    ) -> None:
         super().__init__()
         self.n_layer, self.n_head, self.d_model, self.d_head = n_layer, n_head, d_model, d_head
+        self.key_length = key_length
         self.dropout = nn.Dropout(dropout)
+
+    def to_input(self, x_BLD: Tensor) -> Tensor:
+        """Return the embeddings of a segment with what the encoding adds to them, once."""
+        return x_BLD
+
+    def to_layer(self, layer: int, x_BLD: Tensor) -> Tensor:
+        """Return the states of a segment with what the encoding adds before each layer.
+
+        The result is what the layer reads and what the memory keeps of it.
+        """
+        return x_BLD
 
     def table(self, x_BLD: Tensor, key_length: int) -> Tensor | None:
         """Return what all layers share for this segment, computed once (`None`: nothing)."""
@@ -38,3 +54,36 @@ class PositionEncoding(nn.Module):
         What it holds for keys after the query (`j > M + i`) does not matter: attention hides them.
         """
         return None
+
+
+def sinusoids(position: Tensor, width: int, dtype: torch.dtype) -> Tensor:
+    """Return the sinusoids `[…, width]` of positions `[…]`: all sines, then all cosines, as the authors do.
+
+    Position p has sin and cos of p / 10000^(2i / width) for i = 0 … width/2 - 1 (Vaswani et al. 2017, §3.5),
+    computed in float32 at least.
+    """
+    precise = torch.promote_types(dtype, torch.float32)
+    exponent = torch.arange(0, width, 2, device=position.device, dtype=precise) / width
+    angle = position.to(precise)[..., None] * 10000.0**-exponent
+    return torch.cat([angle.sin(), angle.cos()], dim=-1).to(dtype)
+
+
+def relative_shift(by_distance: Tensor) -> Tensor:
+    """Turn scores by distance into scores by key, without copying them (Appendix B).
+
+    Args:
+        by_distance: `[…, L, K + 1]`; column r belongs to the distance K - r.
+
+    Returns:
+        `[…, L, K]`; row i, column j holds the score of the distance K - L + i - j. Entries with a negative
+        distance (keys after the query) are meaningless and must be hidden.
+    """
+    *_, length, columns = by_distance.shape
+    # Row i has to move left by L - i. In the flat array, dropping the first L entries and reading rows that
+    # are one column shorter does just that: entry (i, j) of the result is entry (i, j + L - i) of the input.
+    return by_distance.flatten(-2)[..., length:].unflatten(-1, (length, columns - 1))
+
+
+def distances(key_length: int, device: torch.device) -> Tensor:
+    """Return the distances K, K - 1, …, 0 `[K + 1]` in the order `relative_shift` reads them."""
+    return torch.arange(key_length, -1, -1, device=device)

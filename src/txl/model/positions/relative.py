@@ -15,15 +15,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from txl.model.positions.base import PositionEncoding
+from txl.model.positions.base import PositionEncoding, distances, relative_shift, sinusoids
 
 
 class RelativePosition(PositionEncoding):
     """Sinusoids of the distance, projected for each layer, with the global biases u and v.
 
     Args:
-        n_layer, n_head, d_model, d_head, dropout: see `PositionEncoding`. The sinusoids go through `dropout`,
-            as in the authors' code.
+        n_layer, n_head, d_model, d_head, dropout, key_length: see `PositionEncoding`. The sinusoids go
+            through `dropout`, as in the authors' code.
         clamp_length: distances beyond this count as this (the authors' `clamp_len`); `None` for no limit.
         shared_biases: one u and one v for all layers, as the paper writes and the authors' PyTorch code does;
             `False` for one pair a layer, as their TensorFlow code does for WikiText-103 and One Billion Word.
@@ -36,10 +36,11 @@ class RelativePosition(PositionEncoding):
         d_model: int,
         d_head: int,
         dropout: float = 0.0,
+        key_length: int = 1,
         clamp_length: int | None = None,
         shared_biases: bool = True,
     ) -> None:
-        super().__init__(n_layer, n_head, d_model, d_head, dropout)
+        super().__init__(n_layer, n_head, d_model, d_head, dropout, key_length)
         if d_model % 2:
             raise ValueError(f"d_model must be even for sinusoids, not {d_model}")
         if clamp_length is not None and clamp_length < 1:
@@ -53,13 +54,9 @@ class RelativePosition(PositionEncoding):
         )
 
     def table(self, x_BLD: Tensor, key_length: int) -> Tensor:
-        """Return the sinusoids `[K + 1, D]` of the distances K, K - 1, …, 0: sines first, then cosines."""
-        precise = {"device": x_BLD.device, "dtype": torch.promote_types(x_BLD.dtype, torch.float32)}
-        distance = torch.arange(key_length, -1, -1, **precise)
-        if self.clamp_length is not None:
-            distance = distance.clamp(max=self.clamp_length)
-        angle = distance[:, None] * 10000.0 ** (-torch.arange(0, self.d_model, 2, **precise) / self.d_model)
-        return self.dropout(torch.cat([angle.sin(), angle.cos()], dim=-1).to(x_BLD.dtype))
+        """Return the sinusoids `[K + 1, D]` of the distances K, K - 1, …, 0."""
+        distance = distances(key_length, x_BLD.device).clamp(max=self.clamp_length or key_length)
+        return self.dropout(sinusoids(distance, self.d_model, x_BLD.dtype))
 
     def queries_and_keys(
         self, layer: int, q_BLHC: Tensor, k_BKHC: Tensor, table: Tensor | None
@@ -72,19 +69,3 @@ class RelativePosition(PositionEncoding):
         q_BLHC = (q_BLHC + self.v[layer % len(self.v)]) * self.d_head**-0.5
         r_RHC = self.distance_keys[layer](table).view(-1, self.n_head, self.d_head)
         return relative_shift(torch.einsum("blhc,rhc->bhlr", q_BLHC, r_RHC))
-
-
-def relative_shift(by_distance: Tensor) -> Tensor:
-    """Turn scores by distance into scores by key, without copying them (Appendix B).
-
-    Args:
-        by_distance: `[…, L, K + 1]`; column r belongs to the distance K - r.
-
-    Returns:
-        `[…, L, K]`; row i, column j holds the score of the distance K - L + i - j. Entries with a negative
-        distance (keys after the query) are meaningless and must be hidden.
-    """
-    *_, length, columns = by_distance.shape
-    # Row i has to move left by L - i. In the flat array, dropping the first L entries and reading rows that
-    # are one column shorter does just that: entry (i, j) of the result is entry (i, j + L - i) of the input.
-    return by_distance.flatten(-2)[..., length:].unflatten(-1, (length, columns - 1))

@@ -1,0 +1,40 @@
+"""Attention with linear biases (Press et al. 2022): scores fall with the distance, a slope for each head."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from txl.model.positions.base import PositionEncoding, distances, relative_shift
+
+
+class AlibiPosition(PositionEncoding):
+    """Subtracts slope · distance from the scores. Nothing is learned.
+
+    Args:
+        n_layer, n_head, d_model, d_head, dropout, key_length: see `PositionEncoding`.
+    """
+
+    def table(self, x_BLD: Tensor, key_length: int) -> Tensor:
+        """Return the biases `[H, 1, K + 1]` of the distances K, K - 1, …, 0."""
+        slope_H = torch.tensor(slopes(self.n_head), device=x_BLD.device, dtype=x_BLD.dtype)
+        return -slope_H[:, None, None] * distances(key_length, x_BLD.device)
+
+    def bias(self, layer: int, q_BLHC: Tensor, key_length: int, table: Tensor | None) -> Tensor:
+        """Return the biases `[H, L, K]`, the same in every layer."""
+        length = q_BLHC.shape[1]
+        return relative_shift(table.expand(-1, length, -1).contiguous())
+
+
+def slopes(heads: int) -> list[float]:
+    """Return the slopes of the heads: 2^(-8/n), 2^(-16/n), … for n heads, a power of two.
+
+    For another number of heads, those of the next smaller power of two, then every second one of twice as
+    many, as Press et al. do.
+    """
+    power = 2 ** math.floor(math.log2(heads))
+    regular = [2 ** (-8 * (i + 1) / power) for i in range(power)]
+    between = [2 ** (-8 * (i + 1) / (2 * power)) for i in range(0, 2 * power, 2)]
+    return regular + between[: heads - power]

@@ -1,0 +1,61 @@
+"""Learned relative positions (Shaw et al. 2018), as the paper compares them in Tables 6 and 7."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from txl.model.positions.base import PositionEncoding, distances, relative_shift
+
+
+class ShawPosition(PositionEncoding):
+    """A learned vector for each layer, head and distance: terms (a) and (b) of §3.3.
+
+    Distances beyond the table, or beyond `clamp_length`, use its farthest vector.
+
+    Args:
+        n_layer, n_head, d_model, d_head, dropout, key_length: see `PositionEncoding`; the table has
+            `key_length` distances, those that occur in training.
+        clamp_length: how many distances are told apart; `None` for all of the table.
+        global_terms: keep the terms (c), a vector for each layer and head added to the queries, and (d), a
+            number for each layer, head and distance. The paper says that Shaw et al. have neither; the
+            authors' code (`attn_type` 1) has both.
+    """
+
+    def __init__(
+        self,
+        n_layer: int,
+        n_head: int,
+        d_model: int,
+        d_head: int,
+        dropout: float = 0.0,
+        key_length: int = 1,
+        clamp_length: int | None = None,
+        global_terms: bool = False,
+    ) -> None:
+        super().__init__(n_layer, n_head, d_model, d_head, dropout, key_length)
+        if clamp_length is not None and clamp_length < 1:
+            raise ValueError(f"clamp_length must be positive or null, not {clamp_length}")
+        self.farthest = min(key_length, clamp_length or key_length) - 1
+        self.vectors = nn.Parameter(torch.empty(n_layer, key_length, n_head, d_head))
+        self.global_terms = global_terms
+        if global_terms:
+            self.u = nn.Parameter(torch.empty(n_layer, n_head, d_head))
+            self.distance_bias = nn.Parameter(torch.zeros(n_layer, key_length, n_head))
+
+    def table(self, x_BLD: Tensor, key_length: int) -> Tensor:
+        """Return which vector each of the distances K, K - 1, …, 0 uses, `[K + 1]`."""
+        return distances(key_length, x_BLD.device).clamp(max=self.farthest)
+
+    def queries_and_keys(
+        self, layer: int, q_BLHC: Tensor, k_BKHC: Tensor, table: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Return the queries, moved by u if term (c) is kept, and the keys."""
+        return (q_BLHC + self.u[layer] if self.global_terms else q_BLHC), k_BKHC
+
+    def bias(self, layer: int, q_BLHC: Tensor, key_length: int, table: Tensor | None) -> Tensor:
+        """Return term (b), and (d) if it is kept, `[B, H, L, K]`, scaled as the content scores are."""
+        by_distance = torch.einsum("blhc,rhc->bhlr", q_BLHC, self.vectors[layer, table])
+        if self.global_terms:
+            by_distance = by_distance + self.distance_bias[layer, table].T[:, None]
+        return relative_shift(by_distance * self.d_head**-0.5)

@@ -1,0 +1,40 @@
+"""Absolute sinusoids, added once to the input (Vaswani et al. 2017, §3.5)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from txl.model.positions.base import PositionEncoding, sinusoids
+
+
+class SinusoidalPosition(PositionEncoding):
+    """Every segment counts from its own start; what the memory holds is used as it is.
+
+    With recurrence the cached states so carry the positions of an earlier segment, and nothing tells a query
+    which segment a key is from: the failure that §3.3 explains.
+
+    Args:
+        n_layer, n_head, d_model, d_head, dropout, key_length: see `PositionEncoding`.
+        from_end: count back from the segment's last token, which is 0, as the authors' code does.
+    """
+
+    def __init__(
+        self,
+        n_layer: int,
+        n_head: int,
+        d_model: int,
+        d_head: int,
+        dropout: float = 0.0,
+        key_length: int = 1,
+        from_end: bool = False,
+    ) -> None:
+        super().__init__(n_layer, n_head, d_model, d_head, dropout, key_length)
+        self.from_end = from_end
+
+    def to_input(self, x_BLD: Tensor) -> Tensor:
+        """Return the embeddings with the sinusoids of the positions 0, 1, … added."""
+        position = torch.arange(x_BLD.shape[1], device=x_BLD.device)
+        if self.from_end:
+            position = position.flip(0)
+        return x_BLD + sinusoids(position, self.d_model, x_BLD.dtype)

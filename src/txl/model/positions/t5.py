@@ -1,0 +1,58 @@
+"""T5's relative bias (Raffel et al. 2020, §2.1): a learned number for each head and bucket of distances."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from txl.model.positions.base import PositionEncoding, distances, relative_shift
+
+
+class T5Position(PositionEncoding):
+    """Half of the buckets hold one distance each, the others widen with the logarithm of the distance.
+
+    The numbers are shared by all layers, as in T5.
+
+    Args:
+        n_layer, n_head, d_model, d_head, dropout, key_length: see `PositionEncoding`.
+        buckets: how many.
+        max_distance: distances from this on share the last bucket.
+    """
+
+    def __init__(
+        self,
+        n_layer: int,
+        n_head: int,
+        d_model: int,
+        d_head: int,
+        dropout: float = 0.0,
+        key_length: int = 1,
+        buckets: int = 32,
+        max_distance: int = 128,
+    ) -> None:
+        super().__init__(n_layer, n_head, d_model, d_head, dropout, key_length)
+        if buckets < 2 or max_distance <= buckets // 2:
+            raise ValueError(
+                f"t5 needs 2 buckets or more and max_distance above half of them, not {buckets} and "
+                f"{max_distance}"
+            )
+        self.buckets, self.max_distance = buckets, max_distance
+        self.numbers = nn.Parameter(torch.empty(buckets, n_head))
+
+    def bucket(self, distance: Tensor) -> Tensor:
+        """Return the bucket of each distance, 0 or more."""
+        exact = self.buckets // 2
+        ratio = torch.log(distance.clamp(min=exact) / exact) / math.log(self.max_distance / exact)
+        wide = exact + (ratio * (self.buckets - exact)).long()
+        return torch.where(distance < exact, distance, wide.clamp(max=self.buckets - 1))
+
+    def table(self, x_BLD: Tensor, key_length: int) -> Tensor:
+        """Return the biases `[H, 1, K + 1]` of the distances K, K - 1, …, 0."""
+        return self.numbers[self.bucket(distances(key_length, x_BLD.device))].T[:, None]
+
+    def bias(self, layer: int, q_BLHC: Tensor, key_length: int, table: Tensor | None) -> Tensor:
+        """Return the biases `[H, L, K]`, the same in every layer."""
+        length = q_BLHC.shape[1]
+        return relative_shift(table.expand(-1, length, -1).contiguous())

@@ -1,0 +1,163 @@
+"""Every encoding against a double loop over queries and keys, one entry at a time, in float64."""
+
+import cmath
+import math
+
+import pytest
+import torch
+
+from txl.model import (
+    AlibiPosition,
+    LearnedPosition,
+    PositionEncoding,
+    RelativePosition,
+    RotaryPosition,
+    ShawPosition,
+    SinusoidalPosition,
+    T5Position,
+)
+from txl.model.positions.alibi import slopes
+from txl.model.positions.base import relative_shift
+
+N, H, D, C = 2, 3, 8, 4
+SCALE = 1 / math.sqrt(C)
+
+
+def made(kind, key_length=9, **options) -> PositionEncoding:
+    position = kind(N, H, D, C, key_length=key_length, **options).double()
+    for parameter in position.parameters():
+        torch.nn.init.normal_(parameter)
+    return position
+
+
+def sinusoid(place: int, width: int = D) -> torch.Tensor:
+    """Sines, then cosines, of the place over 10000^(2i/width)."""
+    angles = [place / 10000 ** (2 * i / width) for i in range(width // 2)]
+    return torch.tensor([*map(math.sin, angles), *map(math.cos, angles)], dtype=torch.float64)
+
+
+def relative(position, layer, h, q, k, distance):
+    """All four terms of §3.3."""
+    u, v = (vectors[layer % len(vectors)][h] for vectors in (position.u, position.v))
+    weight = position.distance_keys[layer].weight.view(H, C, D)[h]
+    r = weight @ sinusoid(min(distance, position.clamp_length or distance))
+    return (q @ k + q @ r + u @ k + v @ r) * SCALE
+
+
+def shaw(position, layer, h, q, k, distance):
+    """Terms (a) and (b), and (c) and (d) where they are kept."""
+    row = min(distance, position.farthest)
+    score = q @ k + q @ position.vectors[layer, row, h]
+    if position.global_terms:
+        score = score + position.u[layer, h] @ k + position.distance_bias[layer, row, h]
+    return score * SCALE
+
+
+def rotary(position, layer, h, q, k, distance):
+    """Pairs of coordinates as complex numbers: the score is the real part of q · conj(k), turned."""
+    score = 0.0
+    for i in range(C // 2):
+        a, b = (complex(x[i], x[i + C // 2]) for x in (q, k))
+        score += (a * b.conjugate() * cmath.exp(1j * distance / 10000 ** (2 * i / C))).real
+    return torch.tensor(score * SCALE, dtype=torch.float64)
+
+
+def alibi(position, layer, h, q, k, distance):
+    return q @ k * SCALE - slopes(H)[h] * distance
+
+
+def t5(position, layer, h, q, k, distance):
+    exact = position.buckets // 2
+    bucket = distance
+    if distance >= exact:
+        reach = math.log(distance / exact) / math.log(position.max_distance / exact)
+        bucket = min(exact + int(reach * (position.buckets - exact)), position.buckets - 1)
+    return q @ k * SCALE + position.numbers[bucket, h]
+
+
+def plain(position, layer, h, q, k, distance):
+    return q @ k * SCALE
+
+
+CASES = {
+    "relative": (RelativePosition, {}, relative),
+    "relative clamped, untied": (RelativePosition, {"clamp_length": 5, "shared_biases": False}, relative),
+    "shaw": (ShawPosition, {}, shaw),
+    "shaw clamped": (ShawPosition, {"clamp_length": 4}, shaw),
+    "shaw of the authors' code": (ShawPosition, {"global_terms": True}, shaw),
+    "rotary": (RotaryPosition, {}, rotary),
+    "alibi": (AlibiPosition, {}, alibi),
+    "t5": (T5Position, {"buckets": 6, "max_distance": 20}, t5),
+    "none": (PositionEncoding, {}, plain),
+    "sinusoidal": (SinusoidalPosition, {}, plain),
+    "learned": (LearnedPosition, {}, plain),
+}
+
+
+@pytest.mark.parametrize("slots", [0, 1, 7, 17])
+@pytest.mark.parametrize("length", [1, 2, 7, 17])
+@pytest.mark.parametrize("case", CASES)
+def test_scores_equal_the_double_loop(case, length, slots):
+    kind, options, formula = CASES[case]
+    torch.manual_seed(length * 100 + slots)
+    position = made(kind, **options)
+    q, k = torch.randn(2, length, H, C).double(), torch.randn(2, slots + length, H, C).double()
+    table = position.table(torch.zeros(2, length, D).double(), slots + length)
+    for layer in range(N):
+        queries, keys = position.queries_and_keys(layer, q, k, table)
+        fast = torch.einsum("blhc,bkhc->bhlk", queries, keys) * SCALE
+        bias = position.bias(layer, q, slots + length, table)
+        fast = fast if bias is None else fast + bias
+        for b in range(2):
+            for h in range(H):
+                for i in range(length):
+                    for j in range(slots + i + 1):
+                        slow = formula(position, layer, h, q[b, i, h], k[b, j, h], slots + i - j)
+                        assert abs(fast[b, h, i, j] - slow) < 1e-10
+
+
+@pytest.mark.parametrize("length", [1, 5])
+def test_absolute_encodings_count_from_the_start_of_every_segment(length):
+    x = torch.randn(2, length, D).double()
+    expected = torch.stack([sinusoid(place) for place in range(length)])
+    torch.testing.assert_close(made(SinusoidalPosition).to_input(x) - x, expected.expand(2, -1, -1))
+    backwards = made(SinusoidalPosition, from_end=True).to_input(x) - x
+    torch.testing.assert_close(backwards, expected.flip(0).expand(2, -1, -1))
+    learned = made(LearnedPosition, key_length=5)
+    assert torch.equal(learned.to_layer(1, x), x + learned.vectors[1, :length])
+
+
+def test_a_segment_beyond_the_learned_positions_is_refused():
+    with pytest.raises(ValueError, match="a segment of 6 tokens is longer than the 5 learned positions"):
+        made(LearnedPosition, key_length=5).to_layer(0, torch.zeros(1, 6, D))
+
+
+@pytest.mark.parametrize(("length", "keys"), [(1, 1), (1, 8), (4, 4), (3, 10), (17, 34)])
+def test_the_shift_is_exact_and_copies_nothing(length, keys):
+    by_distance = torch.randn(2, 3, length, keys + 1)
+    by_key = relative_shift(by_distance)
+    assert by_key.untyped_storage().data_ptr() == by_distance.untyped_storage().data_ptr()
+    for i in range(length):
+        for j in range(keys - length + i + 1):
+            distance = keys - length + i - j
+            assert torch.equal(by_key[..., i, j], by_distance[..., i, keys - distance])
+
+
+def test_slopes_are_those_of_the_paper():
+    assert slopes(8) == [2.0**-i for i in range(1, 9)]
+    assert slopes(3) == [2.0**-4, 2.0**-8, 2.0**-2]
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "options", "message"),
+    [
+        (RelativePosition, (1, 1, 7, 7), {}, "d_model must be even"),
+        (RelativePosition, (1, 1, 8, 8), {"clamp_length": 0}, "clamp_length must be positive"),
+        (ShawPosition, (1, 1, 8, 8), {"clamp_length": -1}, "clamp_length must be positive"),
+        (RotaryPosition, (1, 1, 7, 7), {}, "d_head must be even"),
+        (T5Position, (1, 1, 8, 8), {"buckets": 1}, "t5 needs 2 buckets or more"),
+    ],
+)
+def test_impossible_settings_are_refused(kind, shape, options, message):
+    with pytest.raises(ValueError, match=message):
+        kind(*shape, **options)
