@@ -54,6 +54,9 @@ class TiedEmbedding(nn.Module):
         if len(tie_projections) not in (0, parts):
             raise ValueError(f"tie_projections must have one value for each of the {parts} parts, or none")
         self.vocabulary, self.ends, self.scale = vocabulary, ends, d_model**0.5
+        self.parts = list(
+            itertools.pairwise(ends)
+        )  # the shortlist and each tail: first id, id after the last
         widths = [d_embed // div_val**part for part in range(parts)]
         split = div_val > 1
         sizes = [
@@ -83,7 +86,7 @@ class TiedEmbedding(nn.Module):
         flat, out = tokens_BL.flatten(), 0.0
         # Each part looks up all tokens, those of other parts as its first, and hides what is not its own:
         # so every parameter has a gradient on every process, and shapes do not depend on the tokens.
-        for part, (low, high) in enumerate(itertools.pairwise(self.ends)):
+        for part, (low, high) in enumerate(self.parts):
             own = (flat >= low) & (flat < high)
             vectors = embedding((flat - low).where(own, 0), self.weights[part])
             out = out + linear(vectors, self.projections[part]) * own[:, None]
@@ -95,7 +98,7 @@ class TiedEmbedding(nn.Module):
             hidden, short = _precise(hidden), self.ends[1]
             head = self._head(hidden).log_softmax(dim=-1)
             parts = [head[..., :short]]
-            for tail in range(1, len(self.ends) - 1):
+            for tail in range(1, len(self.parts)):
                 within = self._logits(tail, hidden).log_softmax(dim=-1)
                 parts.append(head[..., short + tail - 1, None] + within)
             return torch.cat(parts, dim=-1)
@@ -108,7 +111,7 @@ class TiedEmbedding(nn.Module):
             part = torch.bucketize(target, target.new_tensor(self.ends[1:]), right=True)
             in_head = torch.where(part == 0, target, short + part - 1)
             score = cross_entropy(self._head(hidden), in_head, reduction="none")
-            for tail in range(1, len(self.ends) - 1):
+            for tail in range(1, len(self.parts)):
                 # A tail that no target touches is computed for no rows: its parameters get a gradient, of
                 # zero, so that processes whose batches differ do not wait for each other.
                 rows = (part == tail).nonzero()[:, 0]
@@ -119,13 +122,13 @@ class TiedEmbedding(nn.Module):
 
     def _head(self, hidden: Tensor) -> Tensor:
         """Return the logits of the shortlist, and after them those of the tails."""
-        if len(self.ends) == 2:
+        if len(self.parts) == 1:
             return self._logits(0, hidden)
         return self._logits(0, hidden, self.tail_weight, self.tail_bias)
 
     def _logits(self, part: int, hidden: Tensor, *more: Tensor) -> Tensor:
         """Return the logits of the tokens of one part, and of a weight and a bias (`more`) beside them."""
-        low, high = self.ends[part], self.ends[part + 1]
+        low, high = self.parts[part]
         weight = self.weights[part] if len(self.weights) > 1 else self.weights[0][low:high]
         bias = self.bias[low:high]
         if more:

@@ -16,6 +16,7 @@ class SinusoidalPosition(PositionEncoding):
 
     Args:
         n_layer, n_head, d_model, d_head, dropout, key_length: see `PositionEncoding`.
+        clamp_length: positions beyond this count as this; `None` for no limit.
         from_end: count back from the segment's last token, which is 0, as the authors' code does.
     """
 
@@ -27,14 +28,17 @@ class SinusoidalPosition(PositionEncoding):
         d_head: int,
         dropout: float = 0.0,
         key_length: int = 1,
+        clamp_length: int | None = None,
         from_end: bool = False,
     ) -> None:
         super().__init__(n_layer, n_head, d_model, d_head, dropout, key_length)
-        self.from_end = from_end
+        self.clamp_length, self.from_end = clamp_length, from_end
 
     def to_input(self, x_BLD: Tensor) -> Tensor:
         """Return the embeddings with the sinusoids of the positions 0, 1, … added."""
         position = torch.arange(x_BLD.shape[1], device=x_BLD.device)
         if self.from_end:
             position = position.flip(0)
+        if self.clamp_length is not None:
+            position = position.clamp(max=self.clamp_length)
         return x_BLD + sinusoids(position, self.d_model, x_BLD.dtype)

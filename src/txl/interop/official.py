@@ -1,0 +1,206 @@
+"""The authors' names and layouts (github kimiyoung/transformer-xl, `pytorch/mem_transformer.py`).
+
+`from_official` and `to_official` are one another's inverse, for parameters and for their gradients alike:
+
+    authors                                 here
+    word_emb.emb_layers.i.weight            embedding.weights.i          (crit.out_layers.i.weight: the same)
+    word_emb.emb_projs.i                    embedding.projections.i
+    crit.out_projs.i                        embedding.output_projections.i, or tied
+    crit.out_layers.i.bias                  embedding.bias, all parts in one
+    crit.cluster_weight, cluster_bias       embedding.tail_weight, tail_bias, the tails in reverse order
+    layers.i.dec_attn.qkv_net.weight        layers.i.attention.query, key and value, stacked
+        (attn_type 2, 3: q_net, kv_net)
+    layers.i.dec_attn.o_net.weight          layers.i.attention.output.weight
+    layers.i.dec_attn.layer_norm            layers.i.attention_norm
+    layers.i.pos_ff.CoreNet.0, .3           layers.i.feed_forward.0, .3
+    layers.i.pos_ff.layer_norm              layers.i.feed_forward_norm
+    layers.i.dec_attn.r_net.weight          position.distance_keys.i.weight        attn_type 0
+    r_w_bias, r_r_bias                      position.u, position.v                 attn_type 0
+    r_w_bias, r_emb, r_bias                 position.u, vectors, distance_bias     attn_type 1, nearest first
+    r_emb                                   position.vectors                       attn_type 3
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from txl.model import LearnedPosition, RelativePosition, ShawPosition, SinusoidalPosition, TransformerXL
+
+LAYER_NAMES = {
+    "attention.output.weight": "dec_attn.o_net.weight",
+    "attention_norm.weight": "dec_attn.layer_norm.weight",
+    "attention_norm.bias": "dec_attn.layer_norm.bias",
+    "feed_forward.0.weight": "pos_ff.CoreNet.0.weight",
+    "feed_forward.0.bias": "pos_ff.CoreNet.0.bias",
+    "feed_forward.3.weight": "pos_ff.CoreNet.3.weight",
+    "feed_forward.3.bias": "pos_ff.CoreNet.3.bias",
+    "feed_forward_norm.weight": "pos_ff.layer_norm.weight",
+    "feed_forward_norm.bias": "pos_ff.layer_norm.bias",
+}
+
+
+class NamesError(ValueError):
+    """Parameters that are missing, or that nothing asks for: nothing was loaded."""
+
+    def __init__(self, missing: set[str], unknown: set[str]) -> None:
+        lists = {"missing": missing, "not known": unknown}
+        parts = [f"{what}: {', '.join(sorted(names))}" for what, names in lists.items() if names]
+        super().__init__("the parameters do not fit the model; " + "; ".join(parts))
+
+
+def model_from_config(config: Mapping[str, Any]) -> TransformerXL:
+    """Return the model that the authors' options describe.
+
+    Args:
+        config: `n_token`, `n_layer`, `d_model`, `n_head`, `d_head`, `d_inner`, `attn_type` and, where they
+            are not the defaults, `d_embed`, `cutoffs`, `div_val`, `tie_projs`, `pre_lnorm`, `clamp_len`,
+            `tgt_len`, `ext_len`, `mem_len`, `untie_r` (Hugging Face's: u and v for each layer).
+
+    Raises:
+        ValueError: what the authors' code does there is not what this model can do.
+    """
+    kind = config["attn_type"]
+    clamp = config.get("clamp_len", -1)
+    clamp = clamp if clamp > 0 else None
+    if kind not in (0, 1, 2, 3):
+        raise ValueError(f"attn_type {kind} is none of the authors' 0, 1, 2, 3")
+    if kind in (2, 3) and config.get("mem_len", 0) > 0:
+        raise ValueError(
+            f"attn_type {kind} with mem_len {config['mem_len']}: the authors' code adds positions to cached "
+            "states in place, again at every segment; here cached states are never altered (§3.3)"
+        )
+    if kind in (2, 3) and config.get("pre_lnorm", False):
+        raise ValueError(
+            f"attn_type {kind} with pre_lnorm: the authors' code normalizes keys and values but not queries"
+        )
+    positions = {
+        0: partial(RelativePosition, clamp_length=clamp, shared_biases=not config.get("untie_r", False)),
+        1: partial(ShawPosition, clamp_length=clamp, global_terms=True),
+        2: partial(SinusoidalPosition, clamp_length=clamp, from_end=True),
+        3: LearnedPosition,
+    }
+    lengths = [config.get(name, 0) for name in ("tgt_len", "ext_len", "mem_len")]
+    cutoffs = list(config.get("cutoffs") or ())
+    tied = list(config.get("tie_projs") or ())[: len(cutoffs) + 1]
+    return TransformerXL(
+        vocabulary=config["n_token"],
+        position=partial(positions[kind], key_length=max(1, sum(lengths))),
+        n_layer=config["n_layer"],
+        d_model=config["d_model"],
+        n_head=config["n_head"],
+        d_head=config["d_head"],
+        d_inner=config["d_inner"],
+        d_embed=config.get("d_embed"),
+        cutoffs=cutoffs,
+        div_val=config.get("div_val", 1),
+        tie_projections=tied,
+        pre_norm=config.get("pre_lnorm", False),
+    )
+
+
+def to_official(model: TransformerXL, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return parameters (or gradients) under the authors' names, tied ones under both.
+
+    Args:
+        model: whose they are.
+        tensors: by the names of `model.named_parameters()`.
+    """
+    given, out = dict(tensors), {}
+    for name, tensor in _embedding_to_official(model, given).items():
+        out[name] = tensor
+    for index in range(model.n_layer):
+        ours, theirs = f"layers.{index}.", f"layers.{index}."
+        parts = [given[f"{ours}attention.{part}.weight"] for part in ("query", "key", "value")]
+        if isinstance(model.position, (SinusoidalPosition, LearnedPosition)):
+            out[f"{theirs}dec_attn.q_net.weight"] = parts[0]
+            out[f"{theirs}dec_attn.kv_net.weight"] = torch.cat(parts[1:])
+        else:
+            out[f"{theirs}dec_attn.qkv_net.weight"] = torch.cat(parts)
+        for name, official in LAYER_NAMES.items():
+            out[theirs + official] = given[ours + name]
+    position = {
+        name.removeprefix("position."): t for name, t in given.items() if name.startswith("position.")
+    }
+    if isinstance(model.position, RelativePosition):
+        for name, official in (("u", "r_w_bias"), ("v", "r_r_bias")):
+            if len(position[name]) == 1:
+                out[official] = position[name][0]
+            else:
+                for index, tensor in enumerate(position[name]):
+                    out[f"layers.{index}.dec_attn.{official}"] = tensor
+        for index in range(model.n_layer):
+            out[f"layers.{index}.dec_attn.r_net.weight"] = position[f"distance_keys.{index}.weight"]
+    elif isinstance(model.position, ShawPosition):
+        out["r_emb"], out["r_bias"] = position["vectors"].flip(1), position["distance_bias"].flip(1)
+        out["r_w_bias"] = position["u"]
+    elif isinstance(model.position, LearnedPosition):
+        heads = (model.position.n_head, model.position.d_head)
+        out["r_emb"] = position["vectors"].unflatten(-1, heads)
+    return out
+
+
+def _embedding_to_official(model: TransformerXL, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    embedding, out = model.embedding, {}
+    for index in range(len(embedding.weights)):
+        weight = given[f"embedding.weights.{index}"]
+        out[f"word_emb.emb_layers.{index}.weight"] = out[f"crit.out_layers.{index}.weight"] = weight
+    bias = given["embedding.bias"]
+    if len(embedding.weights) == 1:
+        out["crit.out_layers.0.bias"] = bias
+    else:
+        for index, (low, high) in enumerate(embedding.parts):
+            out[f"crit.out_layers.{index}.bias"] = bias[low:high]
+    for index in range(len(embedding.projections)):
+        out[f"word_emb.emb_projs.{index}"] = given[f"embedding.projections.{index}"]
+    if embedding.projections:
+        for index in range(len(embedding.parts)):
+            shared = index if len(embedding.projections) > 1 else 0
+            own = given.get(f"embedding.output_projections.{index}")
+            tied = given[f"embedding.projections.{shared}"]
+            out[f"crit.out_projs.{index}"] = tied if own is None else own
+    if len(embedding.parts) > 1:
+        out["crit.cluster_weight"] = given["embedding.tail_weight"].flip(0)
+        out["crit.cluster_bias"] = given["embedding.tail_bias"].flip(0)
+    return out
+
+
+def from_official(model: TransformerXL, tensors: Mapping[str, Tensor]) -> None:
+    """Load parameters by the authors' names into a model.
+
+    What is written under the names of `to_official` is read back: each of the model's parameters is found as
+    the part of the authors' tensors where it would be written.
+
+    Raises:
+        NamesError: names that are missing or unknown. Nothing is loaded then.
+        ValueError: a tensor of another shape, or tied parameters that differ. Nothing is loaded then.
+    """
+    own = dict(model.named_parameters())
+    # Number every entry of every parameter, and see where to_official takes the numbers.
+    numbers, total = {}, 0
+    for name, parameter in own.items():
+        numbers[name] = torch.arange(total, total + parameter.numel()).view(parameter.shape)
+        total += parameter.numel()
+    places = to_official(model, numbers)
+    ignored = {"pos_emb.inv_freq"}  # a constant that some versions of torch save
+    missing, unknown = places.keys() - tensors.keys(), tensors.keys() - places.keys() - ignored
+    if missing or unknown:
+        raise NamesError(missing, unknown)
+    dtype = next(iter(own.values())).dtype
+    flat, filled = torch.empty(total, dtype=dtype), torch.zeros(total, dtype=torch.bool)
+    for name, place in places.items():
+        tensor = tensors[name].to(dtype)
+        if tensor.shape != place.shape:
+            raise ValueError(
+                f"{name} has the shape {list(tensor.shape)}, the model's has {list(place.shape)}"
+            )
+        if bool(filled[place].any()) and not torch.equal(flat[place], tensor):
+            raise ValueError(f"{name} is tied to another parameter but differs from it")
+        flat[place], filled[place] = tensor, True
+    with torch.no_grad():
+        for name, parameter in own.items():
+            parameter.copy_(flat[numbers[name]])

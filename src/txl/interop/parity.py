@@ -1,0 +1,163 @@
+"""Does the model compute what the authors' code computes? Compared on files of reference values.
+
+A file (`.npz`, plain arrays) holds the authors' options as JSON (`config`), their parameters (`param/…`),
+tokens `[batch, T]`, and what their code made of them: scores (`nll`), memories, gradients of one segment, and
+losses of a few steps of training. Segment s begins at b = ext_len + s · tgt_len; its input is
+tokens[b - ext_len : b + tgt_len], its targets the tgt_len tokens from b + 1 on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from txl.interop.official import from_official, model_from_config, to_official
+from txl.model import Memory, TransformerXL
+
+TOLERANCE = {"scores": 2e-5, "memories": 2e-5, "gradients": 2e-5, "training losses": 2e-4}
+SEGMENTS_TRAINED = 5  # then back to the first, with an empty memory
+LEARNING_RATE, CLIP = 1e-2, 0.25
+
+
+@dataclass
+class Comparison:
+    """The largest absolute difference of each kind; `None` where the file has nothing of the kind."""
+
+    largest: dict[str, float | None] = field(default_factory=lambda: dict.fromkeys(TOLERANCE))
+
+    def add(self, kind: str, ours: Tensor, theirs: np.ndarray) -> None:
+        """Compare two arrays. What is not a number, or of another shape, is infinitely far off."""
+        difference = float("inf")
+        if tuple(ours.shape) == theirs.shape:
+            gap = (ours.detach().double() - torch.from_numpy(np.asarray(theirs, dtype=np.float64))).abs()
+            difference = gap.nan_to_num(nan=float("inf")).max().item() if gap.numel() else 0.0
+        self.largest[kind] = max(self.largest[kind] or 0.0, difference)
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing is farther off than its tolerance."""
+        return all(gap is None or gap <= TOLERANCE[kind] for kind, gap in self.largest.items())
+
+
+class Reference:
+    """One file of reference values, and the model that it describes.
+
+    Args:
+        path: the `.npz`.
+
+    Raises:
+        ValueError: the file is not of this format, or describes what this model does not do.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                self.arrays = {name: file[name] for name in file.files}
+            self.config = json.loads(str(self.arrays["config"]))
+            self.tokens = torch.from_numpy(self.arrays["tokens"].astype(np.int64))
+            scores = self.arrays["nll"]
+        except (OSError, ValueError, KeyError, EOFError) as error:
+            raise ValueError(f"{path} is not a file of reference values: {error}") from error
+        self.target, self.extra = self.config["tgt_len"], self.config.get("ext_len", 0)
+        self.slots = self.config.get("mem_len", 0)
+        self.segments = scores.shape[1] // self.target
+        same_length = self.config.get("same_length", False)
+        if same_length and self.slots == 0:
+            raise ValueError(f"{path}: same_length without memory leaves a query nothing to see")
+        self.attention_length = self.slots if same_length else None
+
+    def model(self) -> TransformerXL:
+        """Return the model with the parameters of the file."""
+        torch.manual_seed(0)
+        model = model_from_config(self.config)
+        parameters = {name.removeprefix("param/"): torch.from_numpy(np.array(value))
+                      for name, value in self.arrays.items() if name.startswith("param/")}  # fmt: skip
+        from_official(model, parameters)
+        return model
+
+    def read(self, model: TransformerXL, segment: int, memory: Memory) -> tuple[Tensor, Tensor, Memory]:
+        """Return the scores of a segment, its last hidden states that are kept, and the memory after it."""
+        begin = self.extra + segment * self.target
+        inputs = self.tokens[:, begin - self.extra : begin + self.target]
+        targets = self.tokens[:, begin + 1 : begin + self.target + 1]
+        # The authors' _update_mems is called with two arguments swapped: with ext_len it keeps the extra
+        # states too for as long as the memory is shorter than they are.
+        keep = inputs.shape[1] - min(int(memory.length[0]), self.extra)
+        hidden, memory = model(inputs, memory, self.attention_length, remember=keep)
+        scores = model.embedding.scores(hidden[:, -self.target :], targets)
+        return scores, hidden[:, :keep].detach(), memory
+
+    def start(self, model: TransformerXL) -> Memory:
+        """Return the empty memory of a run."""
+        return model.empty_memory(len(self.tokens), self.slots)
+
+
+def compare(path: Path) -> Comparison:
+    """Compare the model with one file.
+
+    Raises:
+        ValueError: see `Reference`.
+    """
+    reference, comparison = Reference(path), Comparison()
+    model = reference.model()
+    _compare_reading(reference, model.eval(), comparison)
+    _compare_gradients(reference, model.train(), comparison)
+    if "train_loss" in reference.arrays:
+        losses, norms = zip(*_train(reference, model), strict=True)
+        comparison.add("training losses", torch.tensor(losses), reference.arrays["train_loss"])
+        if "train_grad_norm" in reference.arrays:
+            comparison.add("training losses", torch.tensor(norms), reference.arrays["train_grad_norm"])
+    return comparison
+
+
+@torch.no_grad()
+def _compare_reading(reference: Reference, model: TransformerXL, comparison: Comparison) -> None:
+    """Scores of all segments, and the memory of each layer after the last."""
+    memory, last, scores = reference.start(model), [], []
+    for segment in range(reference.segments):
+        score, hidden, memory = reference.read(model, segment, memory)
+        scores.append(score)
+        last.append(hidden)
+    comparison.add("scores", torch.cat(scores, dim=1), reference.arrays["nll"])
+    states = [*memory.states, torch.cat(last, dim=1)]
+    for name, theirs in reference.arrays.items():
+        if name.startswith("final_memory/"):
+            ours = states[int(name.removeprefix("final_memory/"))]
+            comparison.add("memories", ours[:, max(0, ours.shape[1] - theirs.shape[1]) :], theirs)
+
+
+def _compare_gradients(reference: Reference, model: TransformerXL, comparison: Comparison) -> None:
+    """Gradients of the mean score of the second segment, the memory coming from the first."""
+    theirs = {name: value for name, value in reference.arrays.items() if name.startswith("grad/")}
+    if not theirs:
+        return
+    model.zero_grad()
+    with torch.no_grad():
+        *_, memory = reference.read(model, 0, reference.start(model))
+    scores, *_ = reference.read(model, 1, memory)
+    scores.mean().backward()
+    ours = to_official(model, {name: parameter.grad for name, parameter in model.named_parameters()})
+    for name, value in theirs.items():
+        comparison.add("gradients", ours[name.removeprefix("grad/")], value)
+
+
+def _train(reference: Reference, model: TransformerXL) -> Iterator[tuple[float, float]]:
+    """Yield loss and gradient norm of each step of Adam, one a segment."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
+    memory = reference.start(model)
+    for step in range(len(reference.arrays["train_loss"])):
+        segment = step % SEGMENTS_TRAINED
+        if segment == 0:
+            memory = reference.start(model)
+        optimizer.zero_grad()
+        scores, _, memory = reference.read(model, segment, memory)
+        scores.mean().backward()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+        optimizer.step()
+        yield scores.mean().item(), norm.item()
