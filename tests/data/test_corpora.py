@@ -86,6 +86,31 @@ def test_a_text_that_cannot_be_read_is_one_clear_line(tmp_path, content, unit, m
         text(str(tmp_path / "absent.txt"), cache=str(tmp_path))
 
 
+def test_a_folder_holds_one_file_a_split(tmp_path):
+    for split, content in {"train": b"a b c\n", "valid": b"b a\n", "test": b"c new\n"}.items():
+        (tmp_path / f"wiki.{split}.tokens").write_bytes(content)
+    corpus = text(str(tmp_path), unit="word", cache=str(tmp_path / "cache"))
+    assert {split: len(ids) for split, ids in corpus.tokens.items()} == {"train": 4, "valid": 3, "test": 3}
+    (tmp_path / "other.test.txt").write_bytes(b"x")
+    with pytest.raises(
+        FileNotFoundError, match=r"one file with 'test' in its name, there is other.test.txt, wiki"
+    ):
+        text(str(tmp_path), unit="word", cache=str(tmp_path / "cache"))
+
+
+def test_newlines_can_be_dropped_and_a_known_vocabulary_is_checked(tmp_path):
+    file, cache = tmp_path / "a.txt", str(tmp_path / "cache")
+    file.write_bytes(b"ab\nba\n" * 20)
+    assert len(text(str(file), cache=cache, vocabulary=3).vocabulary) == 3
+    assert text(str(file), newlines="drop", cache=cache, vocabulary=2).tokens["train"].sum() > 0
+    with pytest.raises(
+        ValueError, match="has 3 different bytes, 205 were expected; is it the right text"
+    ):
+        text(str(file), cache=cache, vocabulary=205)
+    with pytest.raises(ValueError, match="newlines=away must be keep or drop"):
+        text(str(file), newlines="away", cache=cache)
+
+
 def test_the_same_content_is_prepared_once_and_one_changed_byte_anew(tmp_path, monkeypatch):
     file, cache = tmp_path / "a.txt", tmp_path / "cache"
     file.write_bytes(b"hello world " * 50)

@@ -17,7 +17,7 @@ from txl.training.schedules import cosine
 
 
 def module_of(
-    training=(2, 5, 6, None, "full"), evaluation=(2, 5, 6, None, "full"), **changes
+    training=(2, 5, 6, None, "full"), evaluation=(2, 5, 6, None, "full", None), **changes
 ) -> LanguageModel:
     return LanguageModel(
         small_model(**changes).train(),
@@ -40,9 +40,9 @@ def tokens_of(length: int, seed: int = 0) -> np.ndarray:
 
 
 def score_of(
-    tokens: np.ndarray, batch: int, segment: int, memory: int, attention: int | None
+    tokens: np.ndarray, batch: int, segment: int, memory: int, attention: int | None, clamp: int | None = None
 ) -> tuple[float, int]:
-    module = module_of(evaluation=(batch, segment, memory, attention, "full"))
+    module = module_of(evaluation=(batch, segment, memory, attention, "full", clamp))
     trainer_of().validate(module, OrderedStreams(tokens, batch, segment), verbose=False)
     return module.scores.loss, module.scores.count
 
@@ -75,6 +75,14 @@ def test_every_batch_size_scores_every_token_once(batch):
 def test_a_longer_attention_changes_the_score():
     losses = {score_of(tokens_of(60), 1, 5, 20, reach)[0] for reach in (1, 5, 20)}
     assert len(losses) == 3
+
+
+def test_a_clamp_of_evaluation_is_gone_in_training():
+    tokens = tokens_of(60)
+    assert score_of(tokens, 1, 5, 20, 20, clamp=3)[0] != score_of(tokens, 1, 5, 20, 20)[0]
+    module = module_of(evaluation=(1, 5, 20, 20, "full", 3))
+    trainer_of().validate(module, OrderedStreams(tokens, 1, 5), verbose=False)
+    assert module.model.position.clamp_length is None
 
 
 class Memories(pl.Callback):

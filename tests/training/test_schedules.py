@@ -17,6 +17,12 @@ def test_cosine_rises_to_one_and_falls_to_the_floor():
     assert all(a >= b for a, b in itertools.pairwise(factors[9:]))
 
 
+def test_the_authors_pytorch_cosine_begins_at_the_first_step():
+    falling = [cosine(step, total=100, warmup_steps=10, subtract_warmup=False) for step in range(101)]
+    assert falling[:10] == pytest.approx([(step + 1) / 10 for step in range(10)])
+    assert falling[10:] == pytest.approx([0.5 * (1 + math.cos(math.pi * s / 100)) for s in range(10, 101)])
+
+
 def test_without_warm_up_it_begins_at_the_top():
     assert cosine(0, total=10, warmup_steps=0) == 1.0
     assert cosine(5, total=10, warmup_steps=0) == pytest.approx((1 + math.cos(math.pi / 2)) / 2)

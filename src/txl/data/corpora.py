@@ -107,17 +107,65 @@ def sotu(unit: str = "word", min_count: int = 3, cache: str = "~/.cache/txl") ->
     return _prepared("sotu", sha256, splits, unit, min_count, cache)
 
 
-def text(path: str, unit: str = "byte", min_count: int = 1, cache: str = "~/.cache/txl") -> Corpus:
-    """Return your own text: one file, the first 90 % for training, then 5 % for validation and 5 % for test.
+def text(
+    path: str,
+    unit: str = "byte",
+    newlines: str = "keep",
+    min_count: int = 1,
+    vocabulary: int | None = None,
+    cache: str = "~/.cache/txl",
+) -> Corpus:
+    """Return your own text.
+
+    Args:
+        path: a file, whose first 90 % are for training, then 5 % for validation and 5 % for the test; or a
+            folder with one file for each, which has "train", "valid" or "test" in its name.
+        unit: what a token is: "byte", "char" or "word".
+        newlines: "keep", or "drop" to leave newlines out, as the authors do with enwik8.
+        min_count: words that occur less often in training are `<unk>`.
+        vocabulary: how many different tokens there must be, for a text that is known; `None` for any number.
+        cache: the folder of the prepared tokens.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: it is empty, or not UTF-8 though the unit asks for characters or words.
+        FileNotFoundError: there is no such file, or a folder without one of the three.
+        ValueError: the text is empty, is not UTF-8 though the unit asks for characters or words, or has
+            another vocabulary than it must have.
     """
-    file = Path(path).expanduser()
+    if newlines not in ("keep", "drop"):
+        raise ValueError(f"data.newlines={newlines} must be keep or drop")
+    place = Path(path).expanduser()
+    if place.is_dir():
+        splits = {split: _read(_file_of(place, split), unit, newlines) for split in SPLITS}
+    else:
+        splits = split_by_bytes(_read(place, unit, newlines), unit)
+    sha256 = hashlib.sha256(b"".join(splits.values())).hexdigest()
+    corpus = _prepared(place.stem, sha256, splits, unit, min_count, cache)
+    if vocabulary is not None and len(corpus.vocabulary) != vocabulary:
+        raise ValueError(
+            f"{place} has {len(corpus.vocabulary):,} different {unit}s, {vocabulary:,} were expected; is "
+            "it the right text? data.vocabulary=null takes it all the same"
+        )
+    return corpus
+
+
+def _file_of(folder: Path, split: str) -> Path:
+    """Return the one file of a folder that has the split's name in its own."""
+    found = sorted(path for path in folder.iterdir() if path.is_file() and split in path.name)
+    if len(found) != 1:
+        names = ", ".join(path.name for path in found) or "none"
+        raise FileNotFoundError(
+            f"data.path: {folder} must hold one file with {split!r} in its name, there is {names}"
+        )
+    return found[0]
+
+
+def _read(file: Path, unit: str, newlines: str) -> bytes:
+    """Return the bytes of a text, which is not empty and, if need be, UTF-8."""
     if not file.is_file():
         raise FileNotFoundError(f"data.path: there is no file {file}")
     content = file.read_bytes()
+    if newlines == "drop":
+        content = content.replace(b"\n", b"")
     if not content:
         raise ValueError(f"data.path: {file} is empty; a corpus needs text")
     if unit != "byte":
@@ -127,8 +175,7 @@ def text(path: str, unit: str = "byte", min_count: int = 1, cache: str = "~/.cac
             raise ValueError(
                 f"data.path: {file} is not UTF-8 at byte {error.start}; convert it, or use data.unit=byte"
             ) from error
-    sha256 = hashlib.sha256(content).hexdigest()
-    return _prepared(file.stem, sha256, split_by_bytes(content, unit), unit, min_count, cache)
+    return content
 
 
 def split_by_bytes(content: bytes, unit: str) -> dict[str, bytes]:

@@ -1,1 +1,1 @@
-"""The authors' and Hugging Face's checkpoints in, safetensors out, and parity with the authors' arithmetic."""
+"""The authors' and Hugging Face's checkpoints in, safetensors out; parity with the authors' arithmetic."""

@@ -23,12 +23,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from txl.interop.description import build
 from txl.model import LearnedPosition, RelativePosition, ShawPosition, SinusoidalPosition, TransformerXL
 
 LAYER_NAMES = {
@@ -57,6 +57,18 @@ def model_from_config(config: Mapping[str, Any]) -> TransformerXL:
     """Return the model that the authors' options describe.
 
     Args:
+        config: see `describe`.
+
+    Raises:
+        ValueError: what the authors' code does there is not what this model can do.
+    """
+    return build(describe(config))
+
+
+def describe(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the authors' options in our terms (see `txl.interop.description`).
+
+    Args:
         config: `n_token`, `n_layer`, `d_model`, `n_head`, `d_head`, `d_inner`, `attn_type` and, where they
             are not the defaults, `d_embed`, `cutoffs`, `div_val`, `tie_projs`, `pre_lnorm`, `clamp_len`,
             `tgt_len`, `ext_len`, `mem_len`, `untie_r` (Hugging Face's: u and v for each layer).
@@ -78,29 +90,26 @@ def model_from_config(config: Mapping[str, Any]) -> TransformerXL:
         raise ValueError(
             f"attn_type {kind} with pre_lnorm: the authors' code normalizes keys and values but not queries"
         )
+    shared = not config.get("untie_r", False)
     positions = {
-        0: partial(RelativePosition, clamp_length=clamp, shared_biases=not config.get("untie_r", False)),
-        1: partial(ShawPosition, clamp_length=clamp, global_terms=True),
-        2: partial(SinusoidalPosition, clamp_length=clamp, from_end=True),
-        3: LearnedPosition,
+        0: {"_target_": "txl.model.RelativePosition", "clamp_length": clamp, "shared_biases": shared},
+        1: {"_target_": "txl.model.ShawPosition", "clamp_length": clamp, "global_terms": True},
+        2: {"_target_": "txl.model.SinusoidalPosition", "clamp_length": clamp, "from_end": True},
+        3: {"_target_": "txl.model.LearnedPosition"},
     }
     lengths = [config.get(name, 0) for name in ("tgt_len", "ext_len", "mem_len")]
     cutoffs = list(config.get("cutoffs") or ())
-    tied = list(config.get("tie_projs") or ())[: len(cutoffs) + 1]
-    return TransformerXL(
-        vocabulary=config["n_token"],
-        position=partial(positions[kind], key_length=max(1, sum(lengths))),
-        n_layer=config["n_layer"],
-        d_model=config["d_model"],
-        n_head=config["n_head"],
-        d_head=config["d_head"],
-        d_inner=config["d_inner"],
-        d_embed=config.get("d_embed"),
-        cutoffs=cutoffs,
-        div_val=config.get("div_val", 1),
-        tie_projections=tied,
-        pre_norm=config.get("pre_lnorm", False),
-    )
+    model = {
+        "_target_": "txl.model.TransformerXL",
+        "vocabulary": config["n_token"],
+        **{name: config[name] for name in ("n_layer", "d_model", "n_head", "d_head", "d_inner")},
+        "d_embed": config.get("d_embed"),
+        "cutoffs": cutoffs,
+        "div_val": config.get("div_val", 1),
+        "tie_projections": list(config.get("tie_projs") or ())[: len(cutoffs) + 1],
+        "pre_norm": config.get("pre_lnorm", False),
+    }
+    return {"model": model, "position": {**positions[kind], "key_length": max(1, sum(lengths))}}
 
 
 def to_official(model: TransformerXL, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -16,8 +16,9 @@ from omegaconf import DictConfig, OmegaConf
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 
 from txl.data import Corpus, OrderedStreams
-from txl.model.flops import training_flops_per_token
-from txl.training.config import Config, check_lengths, component
+from txl.model import TransformerXL
+from txl.model.cost import parameter_counts, training_flops_per_token
+from txl.training.config import Config, ConfigError, check_lengths, component
 from txl.training.hardware import device_name, resolve_precision
 from txl.training.metrics import JsonLines
 from txl.training.module import LanguageModel
@@ -57,14 +58,23 @@ def corpus(config: Config, run: Run) -> Corpus:
     return prepared
 
 
-def module(config: Config, corpus: Corpus, run: Run) -> LanguageModel:
-    """Return the model for this corpus, ready to train."""
+def network(config: Config, vocabulary: int) -> TransformerXL:
+    """Return the model that the settings describe, for so many different tokens."""
     key_length = config.training.segment_length + config.training.memory_length
     position = functools.partial(component(config.position, "position"), key_length=key_length)
-    model = component(config.model, "model")(vocabulary=len(corpus.vocabulary), position=position)
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    embedding = sum(parameter.numel() for parameter in model.embedding.parameters())
-    run.record(model={"parameters": parameters, "parameters_non_embedding": parameters - embedding})
+    return component(config.model, "model")(vocabulary=vocabulary, position=position)
+
+
+def module(config: Config, corpus: Corpus, run: Run) -> LanguageModel:
+    """Return the model for this corpus, ready to train."""
+    model = network(config, len(corpus.vocabulary))
+    if config.evaluation.clamp_length is not None and not hasattr(model.position, "clamp_length"):
+        raise ConfigError(
+            f"evaluation.clamp_length={config.evaluation.clamp_length}: the position encoding has no clamp; "
+            "use null, or position=relative, shaw or sinusoidal"
+        )
+    parameters, in_layers = parameter_counts(model)
+    run.record(model={"parameters": parameters, "parameters_non_embedding": in_layers})
     extra = {
         "config": run.results["config"],
         "data": run.results["data"],
@@ -74,11 +84,11 @@ def module(config: Config, corpus: Corpus, run: Run) -> LanguageModel:
     optimizer(parameters=[torch.nn.Parameter(torch.zeros(1))])  # settings that it refuses: say so now
     schedule(step=0, total=config.trainer.max_steps)
     log.info(
-        "model: Transformer-XL, %d layers of width %d, %s parameters (%s without embeddings)",
+        "model: Transformer-XL, %d layers of width %d, %s parameters (%s in the layers)",
         model.n_layer,
         model.d_model,
         f"{parameters:,}",
-        f"{parameters - embedding:,}",
+        f"{in_layers:,}",
     )
     return LanguageModel(model, config.training, config.evaluation, optimizer, schedule, extra)
 

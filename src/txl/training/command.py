@@ -10,12 +10,11 @@ from functools import wraps
 from pathlib import Path
 
 import hydra
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
+from txl.training.compose import all_keys, groups
 from txl.training.config import nearest
 
 
@@ -41,7 +40,7 @@ def command(
             except (HydraException, OmegaConfBaseException, ValueError) as error:
                 if asked == "1":
                     raise
-                sys.exit(f"error: {_one_line(error, config_path, config_name)}")
+                sys.exit(f"error: {one_line(error, config_path, config_name)}")
             finally:
                 os.environ["HYDRA_FULL_ERROR"] = asked
 
@@ -50,36 +49,17 @@ def command(
     return decorate
 
 
-def _one_line(error: Exception, config_path: Path, config_name: str) -> str:
+def one_line(error: Exception, config_path: Path, config_name: str) -> str:
     """Return what is wrong with the command line and what was probably meant."""
     text = str(error) or str(error.__cause__)
     override = re.search(r"Could not override '([^']+)'", text)
     if override:
-        keys = _keys(config_path, config_name)
+        keys = all_keys(config_path, config_name)
         return f"there is no setting {override[1]}{nearest(override[1].lstrip('+~'), keys)}"
     option = re.search(r"Could not find '([^']+)/([^'/]+)'", text)
     if option:
         files = sorted(path.stem for path in (config_path / option[1]).glob("*.yaml"))
         if files:
             return f"there is no {option[1]}={option[2]}{nearest(option[2], files)}"
-        return f"there is no group {option[1]}{nearest(option[1], _groups(config_path))}"
+        return f"there is no group {option[1]}{nearest(option[1], groups(config_path))}"
     return " ".join(line.strip() for line in text.splitlines() if line.strip())
-
-
-def _keys(config_path: Path, config_name: str) -> list[str]:
-    """Return every setting there is by default, and the groups."""
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(config_path), version_base="1.3"):
-        tree = OmegaConf.to_container(compose(config_name))
-    return [*_flat(tree), *_groups(config_path)]
-
-
-def _groups(config_path: Path) -> list[str]:
-    return sorted(path.name for path in config_path.iterdir() if path.is_dir() and path.name != "hydra")
-
-
-def _flat(tree: dict, prefix: str = "") -> list[str]:
-    flat = []
-    for key, value in tree.items():
-        flat += _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [f"{prefix}{key}"]
-    return flat

@@ -66,12 +66,24 @@ class Reading:
         return segment_step(self.segment_length, self.loss)
 
 
+@dataclass
 class Training(Reading):
     """How the training text is read."""
 
 
+@dataclass
 class Evaluation(Reading):
-    """How validation and test text is read."""
+    """How validation and test text is read.
+
+    Attributes:
+        clamp_length: distances beyond this count as this while evaluating; null for as in training.
+    """
+
+    clamp_length: int | None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _positive("evaluation", self, "clamp_length")
 
 
 @dataclass

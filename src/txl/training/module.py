@@ -58,6 +58,9 @@ class LanguageModel(pl.LightningModule):
     def on_validation_epoch_start(self) -> None:
         """Begin a new sum; the streams' first batch forgets the memory."""
         self.scores, self.evaluation_memory = ScoreSum(), None
+        if self.evaluation_settings.clamp_length is not None:
+            self.clamp_of_training = self.model.position.clamp_length
+            self.model.position.clamp_length = self.evaluation_settings.clamp_length
 
     def validation_step(self, batch: Batch, batch_index: int) -> None:
         """Add the scores of the segment."""
@@ -68,17 +71,18 @@ class LanguageModel(pl.LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         """Gather the sums of all processes and let the checkpoints know the mean score."""
-        self.scores.gather()
-        self.evaluation_memory = None
+        self.on_test_epoch_end()
         self.log("valid/loss", self.scores.loss, prog_bar=False, logger=False)
 
     on_test_epoch_start = on_validation_epoch_start
     test_step = validation_step
 
     def on_test_epoch_end(self) -> None:
-        """Gather the sums of all processes."""
+        """Gather the sums of all processes, and go back to the clamp of training."""
         self.scores.gather()
         self.evaluation_memory = None
+        if self.evaluation_settings.clamp_length is not None:
+            self.model.position.clamp_length = self.clamp_of_training
 
     def _read(self, batch: Batch, memory: Memory | None, reading: Reading) -> tuple[Tensor, Memory]:
         """Return the scores `[B, L]` of a segment and the memory after it."""

@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 
 
-def cosine(step: int, total: int, warmup_steps: int, floor: float = 0.0) -> float:
+def cosine(
+    step: int, total: int, warmup_steps: int, floor: float = 0.0, subtract_warmup: bool = True
+) -> float:
     """Rise linearly for `warmup_steps`, then fall along half a cosine to `floor` at the last step.
-
-    The cosine begins where the warm-up ends, as in the authors' TensorFlow code.
 
     Args:
         step: the step to come, from 0.
         total: the steps of the whole training.
         warmup_steps: steps until the full learning rate is reached.
         floor: the factor at the end.
+        subtract_warmup: the cosine begins where the warm-up ends, as in the authors' TensorFlow code.
+            `False`: it begins at the first step, under the warm-up, as in their PyTorch code.
 
     Raises:
         ValueError: a negative warm-up, or a floor outside [0, 1].
@@ -25,5 +27,6 @@ def cosine(step: int, total: int, warmup_steps: int, floor: float = 0.0) -> floa
         raise ValueError(f"schedule.floor={floor} must be from 0 to 1")
     if step < warmup_steps:
         return (step + 1) / warmup_steps
-    done = min(1.0, (step - warmup_steps) / max(1, total - warmup_steps))
+    begin = warmup_steps if subtract_warmup else 0
+    done = min(1.0, (step - begin) / max(1, total - begin))
     return floor + (1.0 - floor) * 0.5 * (1.0 + math.cos(math.pi * done))

@@ -17,7 +17,14 @@ class PositionEncoding(nn.Module):
         n_layer, n_head, d_model, d_head: the shape of the model it serves.
         dropout: the model's dropout, for what the encoding adds.
         key_length: the largest K of training, for encodings that learn one vector a position.
+
+    Attributes:
+        scores_distances: whether queries are multiplied with one vector for each distance, which costs as
+            much as the content scores.
+        clamp_length: where an encoding has it, the distance beyond which it tells none apart.
     """
+
+    scores_distances = False
 
     def __init__(
         self, n_layer: int, n_head: int, d_model: int, d_head: int, dropout: float = 0.0, key_length: int = 1

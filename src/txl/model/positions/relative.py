@@ -29,6 +29,8 @@ class RelativePosition(PositionEncoding):
             `False` for one pair a layer, as their TensorFlow code does for WikiText-103 and One Billion Word.
     """
 
+    scores_distances = True
+
     def __init__(
         self,
         n_layer: int,

@@ -22,6 +22,8 @@ class ShawPosition(PositionEncoding):
             authors' code (`attn_type` 1) has both.
     """
 
+    scores_distances = True
+
     def __init__(
         self,
         n_layer: int,
@@ -36,12 +38,17 @@ class ShawPosition(PositionEncoding):
         super().__init__(n_layer, n_head, d_model, d_head, dropout, key_length)
         if clamp_length is not None and clamp_length < 1:
             raise ValueError(f"clamp_length must be positive or null, not {clamp_length}")
-        self.farthest = min(key_length, clamp_length or key_length) - 1
+        self.clamp_length = clamp_length
         self.vectors = nn.Parameter(torch.empty(n_layer, key_length, n_head, d_head))
         self.global_terms = global_terms
         if global_terms:
             self.u = nn.Parameter(torch.empty(n_layer, n_head, d_head))
             self.distance_bias = nn.Parameter(torch.zeros(n_layer, key_length, n_head))
+
+    @property
+    def farthest(self) -> int:
+        """The farthest distance with a vector of its own."""
+        return min(self.key_length, self.clamp_length or self.key_length) - 1
 
     def table(self, x_BLD: Tensor, key_length: int) -> Tensor:
         """Return which vector each of the distances K, K - 1, …, 0 uses, `[K + 1]`."""
