@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 demo: $(VENV)/.samples-installed ## train a Transformer-XL on Wikipedia
 	$(BIN)/python train.py
 
-test: lint ## everything that must hold
+test: lint $(VENV)/.peers-installed ## everything that must hold
 	$(BIN)/python -m pytest
 
 lint: $(VENV)/.dev-installed ## style, format, and which package may import which
@@ -31,6 +31,13 @@ $(VENV)/.samples-installed: pyproject.toml constraints.txt | $(BIN)/python
 $(VENV)/.dev-installed: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) --editable '.[samples,dev]'
 	@touch $@ $(VENV)/.samples-installed
+
+# What we are compared with, in a folder of its own so that nothing imports it by chance.
+$(VENV)/.peers-installed: constraints.txt | $(BIN)/python
+	@if $(BIN)/python -c 'import sys; sys.exit(sys.version_info >= (3, 13))'; then \
+		$(PIP) --target $(VENV)/peers --upgrade 'transformers==4.35.2'; \
+	else echo "transformers 4.35.2 needs Python 3.12 or older: the comparison with it is skipped"; fi
+	@touch $@
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \

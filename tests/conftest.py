@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import pytorch_lightning  # noqa: F401  before a test puts transformers on the path, see test_huggingface
 import torch
 
 from txl.model import RelativePosition, TransformerXL

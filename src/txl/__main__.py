@@ -20,6 +20,7 @@ def main(words: list[str] | None = None) -> int:
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     _add_describe(verbs)
     _add_parity(verbs)
+    _add_conversions(verbs)
     arguments = parser.parse_args(words)
     try:
         return arguments.run(arguments)
@@ -90,6 +91,45 @@ def _parity(arguments: argparse.Namespace) -> int:
     table.add_row("at most", *(f"{limit:.0e}" for limit in TOLERANCE.values()), "")
     console.print(table)
     return 1 if failed else 0
+
+
+def _add_conversions(verbs: argparse._SubParsersAction) -> None:
+    for name, what in {
+        "import": "a Hugging Face or authors' checkpoint becomes ours, one safe file",
+        "export": "a run or a checkpoint becomes one safe file, .safetensors",
+    }.items():
+        verb = verbs.add_parser(name, help=what)
+        verb.add_argument(
+            "source",
+            type=Path,
+            help="a directory of save_pretrained, a state_dict of the authors' code, a run directory or its "
+            ".ckpt, a .safetensors of ours",
+        )
+        verb.add_argument("target", type=Path, help="the .safetensors to write")
+        verb.add_argument("--config", type=Path, help="JSON of the authors' options, for their state_dict")
+        verb.add_argument(
+            "--trust", action="store_true", help="import classes of your own that a run's checkpoint names"
+        )
+        verb.set_defaults(run=_convert)
+
+
+def _convert(arguments: argparse.Namespace) -> int:
+    from txl.interop.checkpoints import export, load_foreign
+    from txl.model.cost import parameter_counts
+
+    config = None
+    if arguments.config:
+        try:
+            config = json.loads(arguments.config.read_text("utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{arguments.config} is not JSON: {error}") from error
+    if arguments.target.exists():
+        raise FileExistsError(f"{arguments.target} exists already; choose another name or remove it")
+    model, description = load_foreign(arguments.source, config, arguments.trust)
+    export(model, description, arguments.target)
+    total, layers = parameter_counts(model)
+    console.print(f"{arguments.target}: {total:,} parameters ({layers:,} in the layers)", soft_wrap=True)
+    return 0
 
 
 def _positive(kind: type):

@@ -132,7 +132,10 @@ class TransformerXL(nn.Module):
 
     def reset_parameters(self, std: float, projection_std: float) -> None:
         """Initialize as the authors' code: N(0, std), LayerNorm gains N(1, std), biases 0."""
+        self.position.reset_parameters(std)
         for name, parameter in self.named_parameters():
+            if name.startswith("position."):
+                continue
             if name.endswith("norm.weight"):
                 nn.init.normal_(parameter, 1.0, std)
             elif name.endswith("bias"):

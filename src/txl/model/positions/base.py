@@ -34,6 +34,14 @@ class PositionEncoding(nn.Module):
         self.key_length = key_length
         self.dropout = nn.Dropout(dropout)
 
+    def reset_parameters(self, std: float) -> None:
+        """Initialize as the authors' code: N(0, std), and what is named a bias 0."""
+        for name, parameter in self.named_parameters():
+            if name.endswith("bias"):
+                nn.init.zeros_(parameter)
+            else:
+                nn.init.normal_(parameter, 0.0, std)
+
     def to_input(self, x_BLD: Tensor) -> Tensor:
         """Return the embeddings of a segment with what the encoding adds to them, once."""
         return x_BLD

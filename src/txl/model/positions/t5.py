@@ -55,4 +55,4 @@ class T5Position(PositionEncoding):
     def bias(self, layer: int, q_BLHC: Tensor, key_length: int, table: Tensor | None) -> Tensor:
         """Return the biases `[H, L, K]`, the same in every layer."""
         length = q_BLHC.shape[1]
-        return relative_shift(table.expand(-1, length, -1).contiguous())
+        return relative_shift(table.expand(-1, length, -1))

@@ -1,0 +1,152 @@
+"""A `state_dict` of the authors' PyTorch code and the options of its run, which the file does not hold."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from txl.interop.description import build
+from txl.interop.official import describe, from_official
+from txl.model import TransformerXL
+
+REQUIRED = ("n_token", "n_layer", "d_model", "n_head", "d_head", "d_inner", "attn_type")
+# The arguments of the authors' MemTransformerLM, and Hugging Face's untie_r.
+OPTIONS = {*REQUIRED, "dropout", "dropatt", "tie_weight", "d_embed", "div_val", "tie_projs", "pre_lnorm",
+           "tgt_len", "ext_len", "mem_len", "cutoffs", "adapt_inp", "same_length", "clamp_len",
+           "sample_softmax", "untie_r"}  # fmt: skip
+NUMBERS = (*REQUIRED, "d_embed", "div_val", "tgt_len", "ext_len", "mem_len", "clamp_len")
+LISTS = ("cutoffs", "tie_projs")
+
+
+def load_official(
+    tensors: Mapping[str, Tensor], config: Mapping[str, Any]
+) -> tuple[TransformerXL, dict[str, Any]]:
+    """Return the model of the authors' parameters and its description (see `description`).
+
+    Args:
+        tensors: by the authors' names; DataParallel's `module.` before all of them is taken off.
+        config: the authors' options of the model. Those that the shapes tell may be left out; those that they
+            do not tell are the authors' defaults where left out (`clamp_len`, `pre_lnorm`, `same_length`, …).
+
+    Raises:
+        NamesError: parameters that are missing or unknown.
+        ValueError: options that are missing, unknown or contradict the tensors, or what `from_official`
+            and `describe` refuse.
+    """
+    if all(name.startswith("module.") for name in tensors):
+        tensors = {name.removeprefix("module."): tensor for name, tensor in tensors.items()}
+    options = _complete(tensors, {name: value for name, value in config.items() if value is not None})
+    slots, same_length = options.get("mem_len", 0), options.get("same_length", False)
+    if same_length and slots == 0:
+        raise ValueError("same_length without memory (mem_len 0) leaves a query nothing to see")
+    description = describe(options)
+    description["model"]["dropout"] = options.get("dropout", 0.0)
+    description["model"]["attention_dropout"] = options.get("dropatt", 0.0)
+    description["reading"] = {
+        "memory_length": slots,
+        "attention_length": slots if same_length else None,
+        "clamp_length": None,  # the model's own
+    }
+    model = build(description)
+    # Half precision becomes float32, which holds its values exactly; double precision stays.
+    model.to(torch.promote_types(next(iter(tensors.values())).dtype, torch.float32))
+    from_official(model, tensors)
+    return model, description
+
+
+def _complete(tensors: Mapping[str, Tensor], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options, completed from the tensors, once they have been compared with them."""
+    unknown = sorted(given.keys() - OPTIONS)
+    if unknown:
+        raise ValueError(
+            f"these are no options of the authors' model: {', '.join(unknown)}; leave them out, there are "
+            f"{', '.join(sorted(OPTIONS))}"
+        )
+    check_types(given)
+    found = read_off(tensors)
+    claims = {**given, "n_head·d_head": _product(given), "tgt_len + ext_len + mem_len": _keys(given)}
+    wrong = [
+        f"{name} is {_plain(claims[name])}, the tensors say {value}"
+        for name, value in found.items()
+        if claims.get(name) is not None and _plain(claims[name]) != value
+    ]
+    if wrong:
+        raise ValueError(f"the options do not describe these tensors: {'; '.join(wrong)}")
+    options = {**{name: value for name, value in found.items() if name in OPTIONS}, **given}
+    missing = [name for name in REQUIRED if name not in options]
+    if missing:
+        raise ValueError(f"the options lack {', '.join(missing)}, which the tensors do not tell")
+    return options
+
+
+def check_types(options: Mapping[str, Any]) -> None:
+    """Raise ValueError unless numbers are whole numbers and lists are lists."""
+    kinds = dict.fromkeys(NUMBERS, int) | dict.fromkeys(LISTS, (list, tuple))
+    for name, kind in kinds.items():
+        if name in options and not isinstance(options[name], kind):
+            expected = "a whole number" if kind is int else "a list"
+            raise ValueError(f"the option {name} is {options[name]!r}, expected {expected}")
+
+
+def read_off(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Return the options that names and shapes of the authors' parameters tell.
+
+    Only what is there is evidence: a parameter that is missing is for `from_official` to name.
+    """
+    found: dict[str, Any] = {}
+    layers = {name.split(".")[1] for name in tensors if name.startswith("layers.")}
+    if layers:
+        found["n_layer"] = len(layers)
+    ends = {name.rpartition("dec_attn.")[2] for name in tensors}
+    kinds = [ends >= {"r_net.weight"}, ends >= {"r_bias"}, False, ends >= {"q_net.weight", "r_emb"}]
+    if any(kinds):
+        found["attn_type"] = kinds.index(True)
+    per_layer = [name for name in tensors if name.endswith("dec_attn.r_w_bias")]
+    if kinds[0] and (per_layer or "r_w_bias" in tensors):
+        found["untie_r"] = bool(per_layer)
+    output, inner = (
+        tensors.get(f"layers.0.{name}.weight") for name in ("dec_attn.o_net", "pos_ff.CoreNet.0")
+    )
+    if output is not None and output.dim() == 2:
+        found["d_model"], found["n_head·d_head"] = output.shape
+    if inner is not None and inner.dim() == 2:
+        found["d_inner"] = inner.shape[0]
+    for name in (*per_layer, "r_w_bias", "r_emb"):
+        if name in tensors and tensors[name].dim() >= 2:
+            found["n_head"], found["d_head"] = tensors[name].shape[-2:]
+    if "r_emb" in tensors and tensors["r_emb"].dim() == 4:
+        found["tgt_len + ext_len + mem_len"] = tensors["r_emb"].shape[1]
+    return found | _read_off_embedding(tensors)
+
+
+def _read_off_embedding(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    sizes: dict[int, int] = {}
+    for name, tensor in tensors.items():
+        part = re.fullmatch(r"(?:word_emb\.emb_layers|crit\.out_layers)\.(\d+)\.(?:weight|bias)", name)
+        if part and tensor.dim() > 0:
+            sizes.setdefault(int(part[1]), tensor.shape[0])
+    if sorted(sizes) != list(range(len(sizes))) or not sizes:
+        return {}
+    *cutoffs, vocabulary = itertools.accumulate(sizes[part] for part in sorted(sizes))
+    found = {"n_token": vocabulary}
+    if cutoffs:  # with div_val 1 all parts are one tensor, and only the options say where they end
+        found["cutoffs"] = cutoffs
+    embedding = tensors.get("word_emb.emb_layers.0.weight")
+    return found if embedding is None else {**found, "d_embed": embedding.shape[-1]}
+
+
+def _product(given: Mapping[str, Any]) -> int | None:
+    return given["n_head"] * given["d_head"] if {"n_head", "d_head"} <= given.keys() else None
+
+
+def _keys(given: Mapping[str, Any]) -> int:
+    return sum(given.get(name, 0) for name in ("tgt_len", "ext_len", "mem_len"))
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
