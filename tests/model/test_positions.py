@@ -94,8 +94,8 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("slots", [0, 1, 7, 17])
-@pytest.mark.parametrize("length", [1, 2, 7, 17])
+@pytest.mark.parametrize("slots", [0, 1, 2, 7, 16, 17])
+@pytest.mark.parametrize("length", [0, 1, 2, 7, 16, 17])
 @pytest.mark.parametrize("case", CASES)
 def test_scores_equal_the_double_loop(case, length, slots):
     kind, options, formula = CASES[case]
@@ -103,12 +103,12 @@ def test_scores_equal_the_double_loop(case, length, slots):
     position = made(kind, **options)
     q, k = torch.randn(2, length, H, C).double(), torch.randn(2, slots + length, H, C).double()
     table = position.table(torch.zeros(2, length, D).double(), slots + length)
-    for layer in range(N):
+    for layer in range(N if length * slots < 50 else 1):
         queries, keys = position.queries_and_keys(layer, q, k, table)
         fast = torch.einsum("blhc,bkhc->bhlk", queries, keys) * SCALE
         bias = position.bias(layer, q, slots + length, table)
         fast = fast if bias is None else fast + bias
-        for b in range(2):
+        for b in range(1 if length * slots > 50 else 2):
             for h in range(H):
                 for i in range(length):
                     for j in range(slots + i + 1):

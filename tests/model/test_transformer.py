@@ -93,6 +93,24 @@ def test_the_rows_of_a_batch_do_not_know_each_other(lengths, rows, pre_norm, see
 
 
 @settings(max_examples=25, deadline=None)
+@given(slots=st.integers(0, 9), **shapes | {"position": st.sampled_from(RELATIVE + ABSOLUTE)})
+def test_a_memory_is_never_changed_and_fresh_rows_read_as_if_new(
+    lengths, rows, pre_norm, seed, position, slots
+):
+    model = model_of(seed, position=position, pre_norm=pre_norm)
+    tokens = torch.randint(V, (rows, sum(lengths)))
+    first, rest = tokens[:, : lengths[0]], tokens[:, lengths[0] :]
+    _, memory = read(model, first, [lengths[0]], slots)
+    states, length = [s.clone() for s in memory.states], memory.length.clone()
+    fresh = torch.arange(rows) % 2 == 0
+    after, _ = model(rest, memory.forget(fresh))
+    assert all(torch.equal(s, before) for s, before in zip(memory.states, states, strict=True))
+    assert torch.equal(memory.length, length)
+    new, _ = read(model, rest, [rest.shape[1]], slots)
+    torch.testing.assert_close(after[fresh], new[fresh], rtol=0, atol=1e-12)
+
+
+@settings(max_examples=25, deadline=None)
 @given(
     first=st.lists(st.integers(1, 6), min_size=1, max_size=4),
     reach=st.integers(1, 7),

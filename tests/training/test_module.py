@@ -108,6 +108,23 @@ def test_memory_passes_from_step_to_step_and_a_new_epoch_forgets(slots):
     assert not any(states.requires_grad for memory in keeper.seen for states in memory.states)
 
 
+def test_half_loss_without_memory_is_the_authors_ext_len():
+    """Their segment i reads [i·h - h, i·h + h), from 0 on, and scores its last h targets."""
+    model, tokens, half = small_model(), torch.from_numpy(tokens_of(30))[None], 3
+    expected = []
+    for begin in range(0, 29, half):
+        inputs = tokens[:, max(0, begin - half) : min(29, begin + half)]
+        hidden, _ = model(inputs, model.empty_memory(1, 0))
+        targets = tokens[:, begin + 1 : begin + half + 1]
+        expected.append(model.embedding.scores(hidden[:, -targets.shape[1] :], targets)[0])
+    module = module_of(training=(1, 2 * half, 0, None, "half"))
+    found = []
+    for batch in OrderedStreams(tokens[0].numpy(), 1, 2 * half, loss="half"):
+        scores, _ = module.eval()._read(batch, None, module.training_settings)
+        found.append(scores[batch.scored])
+    torch.testing.assert_close(torch.cat(found), torch.cat(expected), rtol=0, atol=1e-12)
+
+
 def test_with_half_loss_the_memory_ends_where_the_next_segment_begins():
     """Reading 8 tokens in segments of 4 that overlap by half equals one segment of 8: nothing is missed."""
     model, tokens = small_model(), torch.from_numpy(tokens_of(9))[None]

@@ -31,7 +31,7 @@ class RotaryPosition(PositionEncoding):
         self, layer: int, q_BLHC: Tensor, k_BKHC: Tensor, table: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """Return queries and keys, each turned by its place: the queries are the last L keys."""
-        return turn(q_BLHC, table[-q_BLHC.shape[1] :]), turn(k_BKHC, table)
+        return turn(q_BLHC, table[len(table) - q_BLHC.shape[1] :]), turn(k_BKHC, table)
 
 
 def turn(x_BLHC: Tensor, table_LC: Tensor) -> Tensor:
