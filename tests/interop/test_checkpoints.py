@@ -120,7 +120,7 @@ def test_a_model_that_is_not_as_described_is_not_written(tmp_path):
     path = tmp_path / "model.safetensors"
     model, description = described()
     for part, changes, expected in [
-        ("model", {"n_layer": 3}, r"missing: layers\.2\.attention\.key\.weight"),
+        ("model", {"n_layer": 3}, r"missing: layers\.2\.attention\.key_value\.weight"),
         ("model", {"d_inner": 21}, r"feed_forward\.0\.weight has the shape \[20, 12\], the model's has \[21"),
         ("model", {"widht": 3}, "widht"),
         ("position", {"_target_": "txl.model.AlibiPosition"}, r"not known: position\.distance_keys"),

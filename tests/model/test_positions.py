@@ -104,9 +104,9 @@ def test_scores_equal_the_double_loop(case, length, slots):
     q, k = torch.randn(2, length, H, C).double(), torch.randn(2, slots + length, H, C).double()
     table = position.table(torch.zeros(2, length, D).double(), slots + length)
     for layer in range(N if length * slots < 50 else 1):
-        queries, keys = position.queries_and_keys(layer, q, k, table)
-        fast = torch.einsum("blhc,bkhc->bhlk", queries, keys) * SCALE
-        bias = position.bias(layer, q, slots + length, table)
+        queries, keys = position.queries_and_keys(layer, q * SCALE, k, table)
+        fast = torch.einsum("blhc,bkhc->bhlk", queries, keys)
+        bias = position.bias(layer, q * SCALE, slots + length, table)
         fast = fast if bias is None else fast + bias
         for b in range(1 if length * slots > 50 else 2):
             for h in range(H):

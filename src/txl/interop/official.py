@@ -8,7 +8,7 @@
     crit.out_projs.i                        embedding.output_projections.i, or tied
     crit.out_layers.i.bias                  embedding.bias, all parts in one
     crit.cluster_weight, cluster_bias       embedding.tail_weight, tail_bias, the tails in reverse order
-    layers.i.dec_attn.qkv_net.weight        layers.i.attention.query, key and value, stacked
+    layers.i.dec_attn.qkv_net.weight        layers.i.attention.query and key_value, stacked
         (attn_type 2, 3: q_net, kv_net)
     layers.i.dec_attn.o_net.weight          layers.i.attention.output.weight
     layers.i.dec_attn.layer_norm            layers.i.attention_norm
@@ -124,12 +124,12 @@ def to_official(model: TransformerXL, tensors: Mapping[str, Tensor]) -> dict[str
         out[name] = tensor
     for index in range(model.n_layer):
         ours, theirs = f"layers.{index}.", f"layers.{index}."
-        parts = [given[f"{ours}attention.{part}.weight"] for part in ("query", "key", "value")]
+        query, key_value = (given[f"{ours}attention.{part}.weight"] for part in ("query", "key_value"))
         if isinstance(model.position, (SinusoidalPosition, LearnedPosition)):
-            out[f"{theirs}dec_attn.q_net.weight"] = parts[0]
-            out[f"{theirs}dec_attn.kv_net.weight"] = torch.cat(parts[1:])
+            out[f"{theirs}dec_attn.q_net.weight"] = query
+            out[f"{theirs}dec_attn.kv_net.weight"] = key_value
         else:
-            out[f"{theirs}dec_attn.qkv_net.weight"] = torch.cat(parts)
+            out[f"{theirs}dec_attn.qkv_net.weight"] = torch.cat([query, key_value])
         for name, official in LAYER_NAMES.items():
             out[theirs + official] = given[ours + name]
     position = {

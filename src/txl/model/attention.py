@@ -20,8 +20,7 @@ class Attention(nn.Module):
         super().__init__()
         self.n_head, self.d_head = n_head, d_head
         self.query = nn.Linear(d_model, n_head * d_head, bias=False)
-        self.key = nn.Linear(d_model, n_head * d_head, bias=False)
-        self.value = nn.Linear(d_model, n_head * d_head, bias=False)
+        self.key_value = nn.Linear(d_model, 2 * n_head * d_head, bias=False)
         self.output = nn.Linear(n_head * d_head, d_model, bias=False)
         self.dropout = nn.Dropout(dropout)
 
@@ -48,18 +47,16 @@ class Attention(nn.Module):
             `[B, L, D]`, before residual connection and normalization.
         """
         heads = (self.n_head, self.d_head)
-        q_BLHC = self.query(x_BLD).unflatten(-1, heads)
-        k_BKHC = self.key(context_BKD).unflatten(-1, heads)
-        v_BHKC = self.value(context_BKD).unflatten(-1, heads).transpose(1, 2)
+        q_BLHC = self.query(x_BLD).unflatten(-1, heads) * self.d_head**-0.5
+        k_BKHC, v_BKHC = self.key_value(context_BKD).unflatten(-1, (2, *heads)).unbind(2)
         bias = position.bias(layer, q_BLHC, context_BKD.shape[1], table)
         q_BLHC, k_BKHC = position.queries_and_keys(layer, q_BLHC, k_BKHC, table)
-        q_BHLC = (q_BLHC * self.d_head**-0.5).transpose(1, 2)
-        scores_BHLK = q_BHLC @ k_BKHC.permute(0, 2, 3, 1)
+        scores_BHLK = q_BLHC.transpose(1, 2) @ k_BKHC.permute(0, 2, 3, 1)
         if bias is not None:
             scores_BHLK = scores_BHLK + bias
-        scores_BHLK = scores_BHLK.masked_fill(hidden_BLK[:, None], float("-inf"))
+        scores_BHLK.masked_fill_(hidden_BLK[:, None], float("-inf"))
         probabilities_BHLK = self.dropout(scores_BHLK.softmax(dim=-1))
-        return self.output((probabilities_BHLK @ v_BHKC).transpose(1, 2).flatten(-2))
+        return self.output((probabilities_BHLK @ v_BKHC.transpose(1, 2)).transpose(1, 2).flatten(-2))
 
 
 def hidden_keys(length: int, memory_length_B: Tensor, slots: int, attention_length: int | None) -> Tensor:

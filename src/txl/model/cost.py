@@ -34,7 +34,7 @@ def flops_per_token(model: TransformerXL, segment_length: int, memory_length: in
         attention = layer.attention
         width = attention.n_head * attention.d_head
         products += attention.query.weight.numel() + attention.output.weight.numel()
-        products += keys / segment_length * (attention.key.weight.numel() + attention.value.weight.numel())
+        products += keys / segment_length * attention.key_value.weight.numel()
         products += (3 if model.position.scores_distances else 2) * keys * width
         products += sum(weight.numel() for weight in layer.feed_forward.parameters() if weight.ndim == 2)
     return 2 * (products + _softmax_products(model))

@@ -19,6 +19,7 @@ class PositionEncoding(nn.Module):
         key_length: the largest K of training, for encodings that learn one vector a position.
 
     Attributes:
+        scale: 1/sqrt(C), by which attention has multiplied the queries already.
         scores_distances: whether queries are multiplied with one vector for each distance, which costs as
             much as the content scores.
         clamp_length: where an encoding has it, the distance beyond which it tells none apart.
@@ -31,7 +32,7 @@ class PositionEncoding(nn.Module):
     ) -> None:
         super().__init__()
         self.n_layer, self.n_head, self.d_model, self.d_head = n_layer, n_head, d_model, d_head
-        self.key_length = key_length
+        self.key_length, self.scale = key_length, d_head**-0.5
         self.dropout = nn.Dropout(dropout)
 
     def reset_parameters(self, std: float) -> None:
@@ -60,13 +61,17 @@ class PositionEncoding(nn.Module):
     def queries_and_keys(
         self, layer: int, q_BLHC: Tensor, k_BKHC: Tensor, table: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Return the queries and keys whose products are the content scores of this layer."""
+        """Return the queries and keys whose products are the content scores of this layer.
+
+        The queries come scaled by 1/sqrt(C), and so must be whatever is added to them.
+        """
         return q_BLHC, k_BKHC
 
     def bias(self, layer: int, q_BLHC: Tensor, key_length: int, table: Tensor | None) -> Tensor | None:
-        """Return what is added to the scaled scores, a shape that broadcasts to `[B, H, L, K]`, or `None`.
+        """Return what is added to the content scores, a shape that broadcasts to `[B, H, L, K]`, or `None`.
 
-        What it holds for keys after the query (`j > M + i`) does not matter: attention hides them.
+        The queries come scaled by 1/sqrt(C), before `queries_and_keys`. What the result holds for keys after
+        the query (`j > M + i`) does not matter: attention hides them.
         """
         return None
 

@@ -58,11 +58,11 @@ class ShawPosition(PositionEncoding):
         self, layer: int, q_BLHC: Tensor, k_BKHC: Tensor, table: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """Return the queries, moved by u if term (c) is kept, and the keys."""
-        return (q_BLHC + self.u[layer] if self.global_terms else q_BLHC), k_BKHC
+        return (q_BLHC + self.u[layer] * self.scale if self.global_terms else q_BLHC), k_BKHC
 
     def bias(self, layer: int, q_BLHC: Tensor, key_length: int, table: Tensor | None) -> Tensor:
-        """Return term (b), and (d) if it is kept, `[B, H, L, K]`, scaled as the content scores are."""
+        """Return term (b), and (d) if it is kept, `[B, H, L, K]`."""
         by_distance = torch.einsum("blhc,rhc->bhlr", q_BLHC, self.vectors[layer, table])
         if self.global_terms:
-            by_distance = by_distance + self.distance_bias[layer, table].T[:, None]
-        return relative_shift(by_distance * self.d_head**-0.5)
+            by_distance = by_distance + self.distance_bias[layer, table].T[:, None] * self.scale
+        return relative_shift(by_distance)
