@@ -5,23 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 from rich import box
+from rich.console import Group
 from rich.table import Table
 
 from txl.report.files import metric_of, read_results
 
 
-def summary(directory: Path) -> Table:
-    """Return a run's scores beside what general compressors need for the same test text."""
+def summary(directory: Path) -> Group:
+    """Return a run's scores beside what general compressors need for the same test text, to be printed."""
     results = read_results(directory)
     unit = results["data"]["unit"]
     _, name = metric_of(unit)
-    training = results["training"]
-    table = Table(
-        title=f"{results['data']['name']}, {results['model']['parameters']:,} parameters, "
-        f"{training['tokens']:,} {unit}s of training in {training['seconds']:.0f} s",
-        box=box.SIMPLE_HEAVY,
-        title_style="",
-    )
+    table = Table(box=box.SIMPLE_HEAVY, pad_edge=False)
     table.add_column(name)
     for split in ("valid", "test"):
         table.add_column(split, justify="right")
@@ -33,4 +28,9 @@ def summary(directory: Path) -> Table:
         table.add_row("[bold]Transformer-XL[/bold]", *values)
         for compressor, value in (results.get("compressors") or {}).items():
             table.add_row(compressor, "", f"{value:.3f}")
-    return table
+    read, seconds = results["training"]["tokens"], results["training"]["seconds"]
+    headline = (
+        f"{results['data']['name']}: {results['model']['parameters']:,} parameters, "
+        f"{read:,} {unit}s read in {seconds:.0f} s of training"
+    )
+    return Group(headline, table)

@@ -45,6 +45,7 @@ def finish(
     )
     figure = draw_learning_curve(run.directory)
     console.print(Text(f"\n{prompt}", "dim") + Text(written, "bold"))
+    console.print()
     console.print(summary(run.directory))
     for name, path in {
         "results": run.directory / "results.json",

@@ -6,7 +6,6 @@ file is written beside its place and renamed, so that a run killed at any moment
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import logging
 import math
@@ -102,8 +101,12 @@ class Run:
             "perplexity": perplexity(scores.loss),
             "bits_per_character": None if unit == "word" else bits(scores.loss),
             "tokens_scored": scores.count,
-            **dataclasses.asdict(settings),
+            "segment_length": settings.segment_length,
+            "memory_length": settings.memory_length,
             "attention_length": settings.longest_attention,
+            "clamp_length": settings.clamp_length,
+            "half_loss": settings.loss == "half",
+            "batch_size": settings.batch_size,
         }
         self.record(**{split: score})
 
