@@ -21,7 +21,11 @@ def main(words: list[str] | None = None) -> int:
     _add_describe(verbs)
     _add_parity(verbs)
     _add_conversions(verbs)
-    arguments = parser.parse_args(words)
+    arguments, more = parser.parse_known_args(words)
+    if arguments.verb == "describe" and not any(word.startswith("-") for word in more):
+        arguments.overrides += more  # overrides after an option
+    elif more:
+        parser.error(f"unrecognized arguments: {' '.join(more)}")
     try:
         return arguments.run(arguments)
     except (ValueError, OSError, ImportError) as error:
@@ -73,7 +77,9 @@ def _add_parity(verbs: argparse._SubParsersAction) -> None:
 def _parity(arguments: argparse.Namespace) -> int:
     from txl.interop.parity import TOLERANCE, compare
 
-    table = Table("file", *TOLERANCE, "", box=box.SIMPLE_HEAVY, title="largest absolute differences")
+    table = Table(box=box.SIMPLE_HEAVY, title="largest absolute differences")
+    for heading in ("file", *TOLERANCE, ""):
+        table.add_column(heading, overflow="fold")
     failed = 0
     for path in arguments.files:
         try:
@@ -107,9 +113,6 @@ def _add_conversions(verbs: argparse._SubParsersAction) -> None:
         )
         verb.add_argument("target", type=Path, help="the .safetensors to write")
         verb.add_argument("--config", type=Path, help="JSON of the authors' options, for their state_dict")
-        verb.add_argument(
-            "--trust", action="store_true", help="import classes of your own that a run's checkpoint names"
-        )
         verb.set_defaults(run=_convert)
 
 
@@ -123,9 +126,11 @@ def _convert(arguments: argparse.Namespace) -> int:
             config = json.loads(arguments.config.read_text("utf-8"))
         except ValueError as error:
             raise ValueError(f"{arguments.config} is not JSON: {error}") from error
+        if not isinstance(config, dict):
+            raise ValueError(f"{arguments.config} must be a JSON object: the authors' options by name")
     if arguments.target.exists():
         raise FileExistsError(f"{arguments.target} exists already; choose another name or remove it")
-    model, description = load_foreign(arguments.source, config, arguments.trust)
+    model, description = load_foreign(arguments.source, config)
     export(model, description, arguments.target)
     total, layers = parameter_counts(model)
     console.print(f"{arguments.target}: {total:,} parameters ({layers:,} in the layers)", soft_wrap=True)
@@ -135,8 +140,8 @@ def _convert(arguments: argparse.Namespace) -> int:
 def _positive(kind: type):
     def convert(word: str):
         value = kind(word)
-        if value <= 0:
-            raise argparse.ArgumentTypeError(f"must be positive, not {word}")
+        if not 0 < value < float("inf"):
+            raise argparse.ArgumentTypeError(f"must be positive and finite, not {word}")
         return value
 
     return convert

@@ -109,6 +109,20 @@ def test_newlines_can_be_dropped_and_a_known_vocabulary_is_checked(tmp_path):
         text(str(file), newlines="away", cache=cache)
 
 
+def test_the_authors_enwik8_is_split_before_its_newlines_go(tmp_path):
+    file = tmp_path / "a.txt"
+    file.write_bytes(b"".join(b"x" * (i % 7) + b"\n" for i in range(500)))
+    content, parts = file.read_bytes(), text(str(file), newlines="drop", cache=str(tmp_path / "c")).tokens
+    cut = len(content) * 90 // 100
+    assert len(parts["train"]) == cut - content[:cut].count(b"\n")
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").write_bytes(b"hello")
+    with pytest.raises(OSError, match=r"data\.cache=.*file cannot be written: .*; name another folder"):
+        text(str(tmp_path / "file"), cache=str(tmp_path / "file"))
+
+
 def test_the_same_content_is_prepared_once_and_one_changed_byte_anew(tmp_path, monkeypatch):
     file, cache = tmp_path / "a.txt", tmp_path / "cache"
     file.write_bytes(b"hello world " * 50)

@@ -39,6 +39,16 @@ def test_ids_fall_in_frequency_and_ties_go_to_the_first():
     assert Vocabulary.build("word", splits(b"b a b\na c")).symbols == ["b", "a", "<eos>", "c"]
 
 
+def test_a_long_text_is_read_in_pieces(monkeypatch):
+    monkeypatch.setattr(
+        "txl.data.vocabulary._pieces", lambda codes: (codes[i : i + 3] for i in range(0, len(codes), 3))
+    )
+    text = b"bca abcab"
+    vocabulary = Vocabulary.build("char", splits(text))
+    assert vocabulary.symbols == ["b", "a", "c", " "]
+    assert vocabulary.decode(vocabulary.encode(text)) == text
+
+
 def test_words_end_lines_and_keep_blank_ones():
     vocabulary = Vocabulary.build("word", splits(b"a b\n\nc\n"))
     ids = vocabulary.encode(b"a b\n\nc\n")

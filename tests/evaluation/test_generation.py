@@ -7,12 +7,13 @@ import torch
 
 from conftest import SMALL, small_model
 from txl.evaluation.generation import generate
+from txl.model import LearnedPosition, SinusoidalPosition
 
 V = SMALL["vocabulary"]
 
 
 def draw(model, prompt, memory, count, **settings):
-    return torch.stack(list(itertools.islice(generate(model, prompt, memory, **settings), count)), dim=1)
+    return torch.stack(list(itertools.islice(generate(model, prompt, memory, 7, **settings), count)), dim=1)
 
 
 @pytest.mark.parametrize("cut", [1, 7, 29])
@@ -33,6 +34,16 @@ def test_greedy_drawing_equals_reading_everything_again():
     drawn = draw(model, text, model.empty_memory(1, 64), 40, temperature=0.0)
     for token in drawn[0]:
         hidden, _ = model(text, model.empty_memory(1, 0))
+        assert model.embedding.log_probabilities(hidden[:, -1]).argmax() == token
+        text = torch.cat([text, token.view(1, 1)], dim=1)
+
+
+@pytest.mark.parametrize("position", [SinusoidalPosition, LearnedPosition])
+def test_absolute_encodings_read_the_last_segment_again(position):
+    model = small_model(position=position)
+    text = torch.randint(V, (1, 12))
+    for token in draw(model, text, model.empty_memory(1, 8), 12, temperature=0.0)[0]:
+        hidden, _ = model(text[:, -7:], model.empty_memory(1, 0))
         assert model.embedding.log_probabilities(hidden[:, -1]).argmax() == token
         text = torch.cat([text, token.view(1, 1)], dim=1)
 

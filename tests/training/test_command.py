@@ -78,6 +78,34 @@ def test_a_run_leaves_what_was_promised(train, tiny):
     assert [p.name for p in train.folder.iterdir() if p.name not in ("run", "cache", "tiny.txt")] == []
 
 
+def test_the_last_weights_are_kept_and_each_step_has_its_own_learning_rate(train, tiny):
+    """11 steps, validated after 4 and 8: the newest checkpoint is still that of the last step."""
+    assert train(*tiny, "trainer.max_steps=11", "optimizer.lr=0.5").returncode == 0
+    last = torch.load(train.run_directory / "checkpoints" / "last.ckpt", weights_only=True)
+    assert last["global_step"] == 11
+    rates = [line["learning_rate"] for line in metrics(train) if "learning_rate" in line]
+    assert rates[:3] == pytest.approx([0.25, 0.5, 0.5])  # a warm-up of two steps, then the top of the cosine
+    assert rates[-1] > 0
+
+
+@pytest.mark.parametrize("position", ["learned", "sinusoidal", "none"])
+@pytest.mark.parametrize(
+    "more", [["sample.prompt_tokens=200"], ["training.memory_length=0", "training.loss=half"]]
+)
+def test_every_kind_of_encoding_runs_to_the_end(train, tiny, position, more):
+    done = train(*tiny, f"position={position}", *more)
+    assert done.returncode == 0, done.stdout
+    assert "were better on valid" not in done.stdout
+
+
+def test_a_training_that_diverges_stops_with_one_line(train, tiny):
+    done = train(*tiny, "optimizer.lr=1e12", "trainer.gradient_clip=null", "trainer.max_steps=400")
+    assert done.returncode == 1
+    assert "training diverged: at step" in done.stdout
+    assert "Traceback" not in done.stdout
+    assert train.results()["status"] == "failed"
+
+
 def test_the_same_seed_gives_the_same_losses_and_another_does_not(train, tiny):
     def losses(name, *overrides):
         train.run_directory = train.folder / name
@@ -126,7 +154,7 @@ def test_words_are_shown_in_perplexity(train, tiny):
 def test_a_terminal_shows_a_bar(train, tiny):
     ours, theirs = pty.openpty()
     words = train.words(*tiny, "trainer.max_steps=40")
-    environment = train.environment | {"TERM": "xterm", "COLUMNS": "160"}
+    environment = train.environment | {"TERM": "xterm", "COLUMNS": "80"}
     run = subprocess.Popen(words, cwd=train.folder, env=environment, stdout=theirs, stderr=theirs)
     os.close(theirs)
     shown = b""
@@ -138,7 +166,7 @@ def test_a_terminal_shows_a_bar(train, tiny):
     os.close(ours)
     assert run.wait(60) == 0
     text = shown.decode(errors="replace")
-    for part in ("40/40", "bits per byte", "lr ", "tokens/s", "left", "━"):
+    for part in ("40/40", "loss ", "bpb ", "lr ", "tokens/s", "0:0", "left", "━"):
         assert part in text
 
 
@@ -147,9 +175,9 @@ def test_help_is_readable_and_names_every_group(train):
     assert done.returncode == 0
     for part in (
         "python train.py data=sotu",
-        "position: relative",
+        "position: alibi, learned",
         "max_steps:",
-        "data: enwiki_sample, sotu, text",
+        "enwiki_sample, ",
     ):
         assert part in done.stdout
 
@@ -169,7 +197,7 @@ MISTAKES = {
     "training.memory_length=-1": "error: training.memory_length=-1 must be 0 or more",
     "model.n_head=3": "error: model.n_head=3 × model.d_head=64 = 192 does not fit model.d_model=128",
     "training.memory_length=9999999": "error: training.memory_length=9999999 is longer than the data",
-    "optimizer.lr=-1": "error: Invalid learning rate: -1.0",
+    "optimizer.lr=-1": "error: optimizer: Invalid learning rate: -1.0",
     "data.unit=line": "error: unit must be one of byte, char, word, not 'line'",
     "seed=": "error: ",
     "seed=[1": "error: ",

@@ -68,7 +68,7 @@ def test_memory_operations_and_time_follow_from_the_sizes():
     assert one["seconds"] == pytest.approx(one["training_flops"] / 0.5e12)
     two = describe(settings("data=text", "data.vocabulary=200"), devices=2, peak=1e12, utilization=0.5)
     assert two["seconds"] == pytest.approx(one["seconds"] / 2)
-    assert two["memory_bytes_per_device"]["activations"] < 0.6 * memory["activations"]
+    assert two["memory_bytes_per_device"]["layer_activations"] < 0.6 * memory["layer_activations"]
     half = describe(settings("data=text", "data.vocabulary=200", "training.loss=half"))
     assert half["training_flops_per_token"] == pytest.approx(2 * one["training_flops_per_token"])
 

@@ -121,7 +121,7 @@ def text(
         path: a file, whose first 90 % are for training, then 5 % for validation and 5 % for the test; or a
             folder with one file for each, which has "train", "valid" or "test" in its name.
         unit: what a token is: "byte", "char" or "word".
-        newlines: "keep", or "drop" to leave newlines out, as the authors do with enwik8.
+        newlines: "keep", or "drop" to leave them out after the text is split, as the authors do with enwik8.
         min_count: words that occur less often in training are `<unk>`.
         vocabulary: how many different tokens there must be, for a text that is known; `None` for any number.
         cache: the folder of the prepared tokens.
@@ -135,10 +135,12 @@ def text(
         raise ValueError(f"data.newlines={newlines} must be keep or drop")
     place = Path(path).expanduser()
     if place.is_dir():
-        splits = {split: _read(_file_of(place, split), unit, newlines) for split in SPLITS}
+        splits = {split: _read(_file_of(place, split), unit) for split in SPLITS}
     else:
-        splits = split_by_bytes(_read(place, unit, newlines), unit)
+        splits = split_by_bytes(_read(place, unit), unit)
     sha256 = hashlib.sha256(b"".join(splits.values())).hexdigest()
+    if newlines == "drop":
+        splits = {split: content.replace(b"\n", b"") for split, content in splits.items()}
     corpus = _prepared(place.stem, sha256, splits, unit, min_count, cache)
     if vocabulary is not None and len(corpus.vocabulary) != vocabulary:
         raise ValueError(
@@ -159,13 +161,11 @@ def _file_of(folder: Path, split: str) -> Path:
     return found[0]
 
 
-def _read(file: Path, unit: str, newlines: str) -> bytes:
+def _read(file: Path, unit: str) -> bytes:
     """Return the bytes of a text, which is not empty and, if need be, UTF-8."""
     if not file.is_file():
         raise FileNotFoundError(f"data.path: there is no file {file}")
     content = file.read_bytes()
-    if newlines == "drop":
-        content = content.replace(b"\n", b"")
     if not content:
         raise ValueError(f"data.path: {file} is empty; a corpus needs text")
     if unit != "byte":
@@ -187,7 +187,8 @@ def split_by_bytes(content: bytes, unit: str) -> dict[str, bytes]:
     if unit == "char":
         cuts = [_next_character(content, cut) for cut in cuts]
     elif unit == "word":
-        cuts = [content.find(b"\n", max(cut - 1, 0)) + 1 or len(content) for cut in cuts]
+        end = b"\n" if b"\n" in content.rstrip() else b" "  # a text of one line is cut between words
+        cuts = [content.find(end, max(cut - 1, 0)) + 1 or len(content) for cut in cuts]
     edges = [0, *cuts, len(content)]
     return {split: content[edges[i] : edges[i + 1]] for i, split in enumerate(SPLITS)}
 
@@ -226,9 +227,11 @@ def _prepared(
 ) -> Corpus:
     """Return the corpus from the cache, or prepare it and put it there."""
     check_unit(unit)
+    if min_count < 1:
+        raise ValueError(f"data.min_count={min_count} must be positive")
     recipe = json.dumps([PREPARATION, sha256, unit, min_count, [len(splits[split]) for split in SPLITS]])
     key = hashlib.sha256(recipe.encode()).hexdigest()[:16]
-    folder = Path(cache).expanduser() / f"{name}-{unit}-{key}"
+    folder = Path(cache).expanduser() / f"{name[:40]}-{unit}-{key}"
     if not folder.is_dir():
         log.info("preparing %s (%s bytes) in %s", name, f"{sum(map(len, splits.values())):,}", folder)
         _prepare(folder, splits, unit, min_count)
@@ -240,8 +243,13 @@ def _prepared(
 def _prepare(folder: Path, splits: dict[str, bytes], unit: str, min_count: int) -> None:
     """Write the arrays and the vocabulary beside `folder`, then give them its name in one step."""
     vocabulary = Vocabulary.build(unit, splits, min_count)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    part = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        part = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    except OSError as error:
+        raise OSError(
+            f"data.cache={folder.parent} cannot be written: {error}; name another folder"
+        ) from error
     try:
         for split in SPLITS:
             np.save(part / f"{split}.npy", vocabulary.encode(splits[split]))

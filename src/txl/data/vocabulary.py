@@ -15,6 +15,7 @@ import numpy as np
 
 UNITS = ("byte", "char", "word")
 END_OF_LINE, UNKNOWN = "<eos>", "<unk>"
+HIGHEST = 0x10FFFF  # the highest code point
 
 
 class Vocabulary:
@@ -57,9 +58,14 @@ class Vocabulary:
             if UNKNOWN not in known and not all(known.issuperset(_words(text)) for text in splits.values()):
                 words.append(UNKNOWN)
             return cls(unit, words)
-        codes = np.concatenate([_codes(unit, text) for text in splits.values()])
-        values, first, count = np.unique(codes, return_index=True, return_counts=True)
-        ordered = values[np.lexsort((first, -count))].tolist()
+        counts = np.zeros(HIGHEST + 1, dtype=np.int64)
+        first: dict[int, None] = {}  # in order of first appearance
+        for text in splits.values():
+            for piece in _pieces(_codes(unit, text)):
+                counts += np.bincount(piece, minlength=HIGHEST + 1)
+                values, places = np.unique(piece, return_index=True)
+                first |= dict.fromkeys(values[np.argsort(places)].tolist())
+        ordered = sorted(first, key=lambda value: -counts[value])  # stable: ties stay as they came
         return cls(unit, [bytes([value]) if unit == "byte" else chr(value) for value in ordered])
 
     def encode(self, text: bytes) -> np.ndarray:
@@ -75,16 +81,22 @@ class Vocabulary:
                 word = next(word for word in _words(text) if word not in self._ids)
                 raise ValueError(f"the word {word!r} is not in the vocabulary, which has no {UNKNOWN}")
             return np.array(ids, dtype=self.dtype)
+        table = np.full(HIGHEST + 1, -1, dtype=np.int32)
+        table[[ord(symbol) for symbol in self.symbols]] = np.arange(len(self))
         codes = _codes(self.unit, text)
-        known = np.array([ord(symbol) for symbol in self.symbols], dtype=np.int64)
-        order = np.argsort(known)
-        places = np.minimum(np.searchsorted(known, codes, sorter=order), len(known) - 1)
-        ids = order[places]
-        wrong = np.flatnonzero(known[ids] != codes)
-        if len(wrong):
-            symbol = chr(codes[wrong[0]]) if self.unit == "char" else bytes([codes[wrong[0]]])
-            raise ValueError(f"the {self.unit} {symbol!r} at position {wrong[0]} is not in the vocabulary")
-        return ids.astype(self.dtype)
+        ids = np.empty(len(codes), dtype=self.dtype)
+        begin = 0
+        for piece in _pieces(codes):
+            found = table[piece]
+            if (found < 0).any():
+                place = int(np.argmax(found < 0))
+                symbol = chr(piece[place]) if self.unit == "char" else bytes([piece[place]])
+                raise ValueError(
+                    f"the {self.unit} {symbol!r} at position {begin + place} is not in the vocabulary"
+                )
+            ids[begin : begin + len(piece)] = found
+            begin += len(piece)
+        return ids
 
     def decode(self, ids: Iterable[int]) -> bytes:
         """Return the text of ids: for words one space between words and a newline for each `<eos>`."""
@@ -134,6 +146,12 @@ def _codes(unit: str, text: bytes) -> np.ndarray:
     if unit == "byte":
         return np.frombuffer(text, dtype=np.uint8)
     return np.frombuffer(text.decode().encode("utf-32-le"), dtype=np.uint32)
+
+
+def _pieces(codes: np.ndarray, size: int = 2**22) -> Iterator[np.ndarray]:
+    """Yield an array piece by piece, so that what is made of a piece stays small."""
+    for begin in range(0, len(codes), size):
+        yield codes[begin : begin + size]
 
 
 def _by_frequency(counts: Counter) -> list[tuple[str, int]]:

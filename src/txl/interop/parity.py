@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -62,9 +63,12 @@ class Reference:
             self.config = json.loads(str(self.arrays["config"]))
             self.tokens = torch.from_numpy(self.arrays["tokens"].astype(np.int64))
             scores = self.arrays["nll"]
-        except (OSError, ValueError, KeyError, EOFError) as error:
-            raise ValueError(f"{path} is not a file of reference values: {error}") from error
-        self.target, self.extra = self.config["tgt_len"], self.config.get("ext_len", 0)
+            self.target, self.extra = self.config["tgt_len"], self.config.get("ext_len", 0)
+            if self.target < 1:
+                raise ValueError(f"tgt_len is {self.target}, it must be positive")
+        except (OSError, ValueError, LookupError, EOFError, TypeError, AttributeError, BadZipFile) as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise ValueError(f"{path} is not a file of reference values ({reason})") from error
         self.slots = self.config.get("mem_len", 0)
         self.segments = scores.shape[1] // self.target
         same_length = self.config.get("same_length", False)

@@ -42,7 +42,7 @@ class TiedEmbedding(nn.Module):
         tie_projections: Sequence[bool] = (),
     ) -> None:
         super().__init__()
-        d_embed = d_embed or d_model
+        d_embed = d_model if d_embed is None else d_embed
         ends = [0, *cutoffs, vocabulary]
         if any(low >= high for low, high in itertools.pairwise(ends)):
             raise ValueError(

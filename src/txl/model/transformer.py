@@ -116,6 +116,9 @@ class TransformerXL(nn.Module):
         for name, rate in {"dropout": dropout, "attention_dropout": attention_dropout}.items():
             if not 0.0 <= rate < 1.0:
                 raise ValueError(f"{name} must be at least 0 and below 1, not {rate}")
+        for name, std in {"init_std": init_std, "projection_init_std": projection_init_std}.items():
+            if std < 0.0:
+                raise ValueError(f"{name} must be 0 or more, not {std}")
         self.n_layer, self.d_model = n_layer, d_model
         self.embedding = TiedEmbedding(
             vocabulary, d_model, d_embed, cutoffs or (), div_val, tie_projections or ()

@@ -25,6 +25,11 @@ def read_metrics(directory: Path, *keys: str) -> list[dict[str, Any]]:
     return [line for line in lines if all(line.get(key) is not None for key in keys)]
 
 
+def shown(value: float | None, digits: int) -> str:
+    """Return a number for people; what was not finite, and so is null in JSON, as "not finite"."""
+    return "not finite" if value is None else f"{value:.{digits}f}"
+
+
 def metric_of(unit: str) -> tuple[str, str]:
     """Return the key and the name of the metric that people read for a unit."""
     if unit == "word":

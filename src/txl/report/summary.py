@@ -8,7 +8,7 @@ from rich import box
 from rich.console import Group
 from rich.table import Table
 
-from txl.report.files import metric_of, read_results
+from txl.report.files import metric_of, read_results, shown
 
 
 def summary(directory: Path) -> Group:
@@ -22,9 +22,9 @@ def summary(directory: Path) -> Group:
         table.add_column(split, justify="right")
     scores = [results[split] for split in ("valid", "test")]
     if unit == "word":
-        table.add_row("Transformer-XL", *(f"{score['perplexity']:.2f}" for score in scores))
+        table.add_row("Transformer-XL", *(shown(score["perplexity"], 2) for score in scores))
     else:
-        values = (f"[bold]{score['bits_per_character']:.3f}[/bold]" for score in scores)
+        values = (f"[bold]{shown(score['bits_per_character'], 3)}[/bold]" for score in scores)
         table.add_row("[bold]Transformer-XL[/bold]", *values)
         for compressor, value in (results.get("compressors") or {}).items():
             table.add_row(compressor, "", f"{value:.3f}")

@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 
 from txl.data import Corpus, OrderedStreams
-from txl.model import TransformerXL
+from txl.model import LearnedPosition, TransformerXL
 from txl.model.cost import parameter_counts, training_flops_per_token
 from txl.training.config import Config, ConfigError, check_lengths, component
 from txl.training.hardware import device_name, resolve_precision
@@ -34,10 +34,10 @@ warnings.filterwarnings("ignore", message=r".*isinstance\(treespec, LeafSpec\)")
 def run(settings: DictConfig) -> Run:
     """Return the run directory that Hydra chose. Relative paths of the data begin where the user stood."""
     for key in ("path", "cache"):
-        if key in settings.data and not OmegaConf.is_missing(settings.data, key):
+        if not OmegaConf.is_missing(settings.data, key) and settings.data.get(key) is not None:
             settings.data[key] = to_absolute_path(os.path.expanduser(str(settings.data[key])))
     hydra = HydraConfig.get()
-    return Run(Path(hydra.runtime.output_dir), settings, list(hydra.overrides.task))
+    return Run(Path(hydra.runtime.output_dir), settings, list(hydra.overrides.task), Path(hydra.runtime.cwd))
 
 
 def corpus(config: Config, run: Run) -> Corpus:
@@ -68,6 +68,12 @@ def network(config: Config, vocabulary: int) -> TransformerXL:
 def module(config: Config, corpus: Corpus, run: Run) -> LanguageModel:
     """Return the model for this corpus, ready to train."""
     model = network(config, len(corpus.vocabulary))
+    longest = max(config.training.segment_length, config.evaluation.segment_length)
+    if isinstance(model.position, LearnedPosition) and longest > model.position.key_length:
+        raise ConfigError(
+            f"evaluation.segment_length={longest} is longer than the {model.position.key_length} positions "
+            "that position=learned has from training; use a shorter segment"
+        )
     if config.evaluation.clamp_length is not None and not hasattr(model.position, "clamp_length"):
         raise ConfigError(
             f"evaluation.clamp_length={config.evaluation.clamp_length}: the position encoding has no clamp; "
@@ -81,7 +87,10 @@ def module(config: Config, corpus: Corpus, run: Run) -> LanguageModel:
         "vocabulary": {"unit": corpus.unit, "lines": corpus.vocabulary.lines()},
     }
     optimizer, schedule = component(config.optimizer, "optimizer"), component(config.schedule, "schedule")
-    optimizer(parameters=[torch.nn.Parameter(torch.zeros(1))])  # settings that it refuses: say so now
+    try:  # settings that it refuses: say so now
+        optimizer(parameters=[torch.nn.Parameter(torch.zeros(1))])
+    except ValueError as error:
+        raise ConfigError(f"optimizer: {error}") from error
     schedule(step=0, total=config.trainer.max_steps)
     log.info(
         "model: Transformer-XL, %d layers of width %d, %s parameters (%s in the layers)",
@@ -111,6 +120,7 @@ def trainer(config: Config, module: LanguageModel, corpus: Corpus, run: Run) -> 
     settings, lengths = config.trainer, config.training
     precision, reason = resolve_precision(settings.precision, settings.accelerator)
     flops = training_flops_per_token(module.model, lengths.segment_length, lengths.memory_length)
+    flops *= lengths.segment_length / lengths.step  # with half loss every token is read twice and scored once
     built = pl.Trainer(
         accelerator=settings.accelerator,
         devices=1,

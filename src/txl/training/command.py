@@ -33,11 +33,16 @@ def command(
 
         @wraps(task)
         def program() -> None:
+            for stream in (sys.stdout, sys.stderr):
+                if hasattr(stream, "reconfigure"):
+                    stream.reconfigure(
+                        errors="replace"
+                    )  # a terminal that lacks a letter is no reason to stop
             asked = os.environ.get("HYDRA_FULL_ERROR", "0")
             os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra shall raise its errors and not print them
             try:
                 composed()
-            except (HydraException, OmegaConfBaseException, ValueError) as error:
+            except (HydraException, OmegaConfBaseException, ValueError, OSError) as error:
                 if asked == "1":
                     raise
                 sys.exit(f"error: {one_line(error, config_path, config_name)}")

@@ -12,11 +12,11 @@ import functools
 import importlib
 import inspect
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields, make_dataclass
+from dataclasses import dataclass, fields, is_dataclass, make_dataclass
 from typing import Any, get_type_hints
 
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from txl.data import segment_step
 
@@ -108,7 +108,7 @@ class Trainer:
 
     def __post_init__(self) -> None:
         _positive("trainer", self, "max_steps", "gradient_clip", "validate_every", "log_every")
-        _one_of("trainer.precision", self.precision, ("auto", "32-true", "bf16-mixed", "16-mixed"))
+        _one_of("trainer.precision", self.precision, ("auto", "32-true", "bf16-mixed"))
         _one_of("trainer.accelerator", self.accelerator, ("auto", "cpu", "gpu"))
 
 
@@ -215,6 +215,11 @@ def check_lengths(config: Config, tokens: dict[str, int]) -> None:
                 f"evaluation.memory_length={config.evaluation.memory_length} is longer than the data: the "
                 f"{split} split has {tokens[split]:,} tokens; use a smaller length or more text"
             )
+    if config.evaluation.segment_length > max(tokens.values()):
+        raise ConfigError(
+            f"evaluation.segment_length={config.evaluation.segment_length} is longer than the data: no split "
+            f"has more than {max(tokens.values()):,} tokens; use a smaller length or more text"
+        )
 
 
 def component(group: Any, name: str) -> Callable:
@@ -269,10 +274,15 @@ def nearest(key: str, allowed: Iterable[str], prefix: str = "") -> str:
 
 
 def _readable(error: Exception, prefix: str = "") -> ConfigError:
-    """Return OmegaConf's error as one line: the key, then what is wrong with it."""
+    """Return OmegaConf's error as one line: the key, what is wrong with it, what was perhaps meant."""
     key = getattr(error, "full_key", None) or ""
-    key = ".".join(part for part in (prefix, key) if part)
     reason = str(error).splitlines()[0]
+    if isinstance(error, (ConfigKeyError, ConfigAttributeError)):
+        kind = getattr(error, "object_type", None)
+        names = [field.name for field in fields(kind)] if is_dataclass(kind) else []
+        section, _, last = key.rpartition(".")
+        return ConfigError(f"there is no setting {key}{nearest(last, names, section)}")
+    key = ".".join(part for part in (prefix, key) if part)
     return ConfigError(f"{key}: {reason}" if key else reason)
 
 

@@ -4,10 +4,22 @@ from __future__ import annotations
 
 import copy
 import logging
+import os
+import sys
 
 from rich.console import Console
 
-console = Console(highlight=False)
+
+class QuietConsole(Console):
+    """A console that goes on in silence when whoever read it has gone: `python train.py | head`."""
+
+    def on_broken_pipe(self) -> None:
+        """Write to nowhere from now on."""
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+console = QuietConsole(highlight=False)
 
 
 class ConsoleHandler(logging.Handler):

@@ -37,7 +37,9 @@ def describe(
     Raises:
         ConfigError: impossible settings, or a batch that the devices do not divide.
     """
-    if settings.data.get("vocabulary") is not None and OmegaConf.is_missing(settings.data, "path"):
+    if OmegaConf.is_missing(settings.data, "path"):
+        if not settings.data.get("vocabulary"):
+            raise ConfigError("data.path is missing; give data.path=…, or data.vocabulary=N, which is enough")
         settings.data.path = "not needed"
     config = check(settings)
     training, evaluation = config.training, config.evaluation
@@ -56,7 +58,7 @@ def describe(
         "parameters": weights,
         "gradients": weights,
         "optimizer": 2 * weights,  # Adam's two moments
-        "activations": activation_bytes(model, rows, *lengths),
+        "layer_activations": activation_bytes(model, rows, *lengths),
         "recurrence": memory_bytes(model, rows, training.memory_length),
     }
     step_tokens = training.batch_size * training.step
@@ -95,7 +97,7 @@ def as_table(name: str, described: dict[str, Any]) -> Table:
     table.add_row("rows on each of the devices", f"{described['rows_per_device']} × {described['devices']}")
     for part, size in described["memory_bytes_per_device"].items():
         what = "memory of a device, float32" if part == "sum" else f"  {part}"
-        table.add_row(what, f"{size / 2**30:,.2f} GiB")
+        table.add_row(what.replace("_", " "), f"{size / 2**30:,.2f} GiB")
     table.add_row("training, operations a token", f"{described['training_flops_per_token']:.3e}")
     table.add_row("evaluation, operations a token", f"{described['evaluation_flops_per_token']:.3e}")
     table.add_row("training, tokens", f"{described['training_tokens']:,}")

@@ -32,6 +32,7 @@ def finish(
 ) -> None:
     """Score validation and test text with the best weights, and show what came out."""
     settings = config.evaluation
+    trainer.save_checkpoint(run.checkpoints / "last.ckpt")
     use_best_weights(module, streams["valid"], trainer, run)
     run.record_scores("valid", module.scores, corpus.unit, settings)
     trainer.test(module, streams["test"], verbose=False)
@@ -52,16 +53,18 @@ def finish(
         "checkpoint": run.checkpoints / "best.ckpt",
         "figure": figure,
     }.items():
-        console.print(f"{name:>10}  {os.path.relpath(path)}", soft_wrap=True)
+        console.print(f"{name:>10}  {os.path.relpath(path, run.home)}", soft_wrap=True)
 
 
 def use_best_weights(module: LanguageModel, valid: OrderedStreams, trainer: pl.Trainer, run: Run) -> None:
     """Score the last weights; keep them as the best, or go back to better ones of an earlier validation."""
     best = next(callback for callback in trainer.checkpoint_callbacks if callback.monitor)
     earlier = None if best.best_model_score is None else best.best_model_score.item()
-    trainer.validate(module, valid, verbose=False)
+    if module.validated_at != trainer.global_step:
+        trainer.validate(module, valid, verbose=False)
     path = run.checkpoints / "best.ckpt"
-    if earlier is None or module.scores.loss <= earlier:
+    # Lightning keeps the earlier score in float32: compare it with this one in the same precision.
+    if earlier is None or torch.tensor(module.scores.loss, dtype=torch.float32).item() <= earlier:
         trainer.save_checkpoint(path)
         return
     checkpoint = torch.load(path, map_location="cpu", weights_only=True)
@@ -79,11 +82,13 @@ def write_sample(config: Config, module: LanguageModel, corpus: Corpus) -> tuple
     written = generate(
         model,
         prompt[None],
-        model.empty_memory(1, config.evaluation.memory_length),
+        model.empty_memory(1, config.evaluation.longest_attention - 1),
+        config.evaluation.segment_length,
         settings.temperature,
         settings.top_k,
         torch.Generator(device).manual_seed(config.seed),
     )
-    ids = [token.item() for token in itertools.islice(written, settings.tokens)]
+    with module.clamped():
+        ids = [token.item() for token in itertools.islice(written, settings.tokens)]
     decode = corpus.vocabulary.decode
     return decode(prompt.tolist()).decode(errors="replace"), decode(ids).decode(errors="replace")

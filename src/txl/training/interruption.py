@@ -25,7 +25,7 @@ class Interruption(pl.Callback):
     raises at once. As a context it puts the handlers in place and takes them away.
 
     Args:
-        checkpoint: where to save; `None` until the run knows.
+        checkpoint: where to save.
     """
 
     signals = (signal.SIGINT, signal.SIGTERM)

@@ -35,7 +35,7 @@ class JsonLines(Logger):
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         """Append one line: the step and the metrics; what is not finite becomes null, for JSON has no nan."""
-        line = {"step": step, **{key: _finite(value) for key, value in metrics.items() if key != "epoch"}}
+        line = finite({"step": step, **{key: value for key, value in metrics.items() if key != "epoch"}})
         with self.path.open("ab", buffering=0) as file:
             file.write(json.dumps(line).encode() + b"\n")
 
@@ -43,6 +43,11 @@ class JsonLines(Logger):
         """The settings are in `config.yaml`."""
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """Return plain JSON values, what is not finite as `None`."""
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(item) for item in value]
     value = value.item() if hasattr(value, "item") else value
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -48,7 +49,8 @@ class LanguageModel(pl.LightningModule):
         self.memory: Memory | None = None
         self.evaluation_memory: Memory | None = None
         self.scores = ScoreSum()
-        self.gradient_norm = 0.0
+        self.gradient_norm = self.learning_rate = 0.0
+        self.validated_at = -1  # the step of the last whole validation
 
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:
         """Return the mean score of the segment, in nats."""
@@ -58,31 +60,41 @@ class LanguageModel(pl.LightningModule):
     def on_validation_epoch_start(self) -> None:
         """Begin a new sum; the streams' first batch forgets the memory."""
         self.scores, self.evaluation_memory = ScoreSum(), None
-        if self.evaluation_settings.clamp_length is not None:
-            self.clamp_of_training = self.model.position.clamp_length
-            self.model.position.clamp_length = self.evaluation_settings.clamp_length
 
     def validation_step(self, batch: Batch, batch_index: int) -> None:
         """Add the scores of the segment."""
-        scores_BL, self.evaluation_memory = self._read(
-            batch, self.evaluation_memory, self.evaluation_settings
-        )
+        with self.clamped():
+            scores_BL, self.evaluation_memory = self._read(
+                batch, self.evaluation_memory, self.evaluation_settings
+            )
         self.scores.add(scores_BL, batch.scored)
 
     def on_validation_epoch_end(self) -> None:
         """Gather the sums of all processes and let the checkpoints know the mean score."""
         self.on_test_epoch_end()
+        self.validated_at = self.trainer.global_step
         self.log("valid/loss", self.scores.loss, prog_bar=False, logger=False)
 
     on_test_epoch_start = on_validation_epoch_start
     test_step = validation_step
 
     def on_test_epoch_end(self) -> None:
-        """Gather the sums of all processes, and go back to the clamp of training."""
+        """Gather the sums of all processes."""
         self.scores.gather()
         self.evaluation_memory = None
-        if self.evaluation_settings.clamp_length is not None:
-            self.model.position.clamp_length = self.clamp_of_training
+
+    @contextmanager
+    def clamped(self) -> Iterator[None]:
+        """Read with the clamp of evaluation, where there is one."""
+        position, clamp = self.model.position, self.evaluation_settings.clamp_length
+        if clamp is None:
+            yield
+            return
+        before, position.clamp_length = position.clamp_length, clamp
+        try:
+            yield
+        finally:
+            position.clamp_length = before
 
     def _read(self, batch: Batch, memory: Memory | None, reading: Reading) -> tuple[Tensor, Memory]:
         """Return the scores `[B, L]` of a segment and the memory after it."""
@@ -105,7 +117,8 @@ class LanguageModel(pl.LightningModule):
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Clip the norm over all parameters, as the authors do, and keep it for the log."""
+        """Clip the norm over all parameters, as the authors do; keep it and the rate for the log."""
+        self.learning_rate = optimizer.param_groups[0]["lr"]
         limit = float("inf") if gradient_clip_val is None else gradient_clip_val
         self.gradient_norm = torch.nn.utils.clip_grad_norm_(self.parameters(), limit)
 

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytorch_lightning as pl
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
 from txl.data import Batch
 from txl.evaluation.scores import bits, perplexity
+from txl.report.files import metric_of
 from txl.training.console import console
 from txl.training.hardware import device_name, matmul_peak, peak_memory
 from txl.training.module import LanguageModel
 
 log = logging.getLogger(__name__)
+
+
+class DivergedError(RuntimeError):
+    """The loss is not a number any more."""
+
 
 PLAIN_LINE_SECONDS = 10.0  # without a terminal, a line at most this often
 
@@ -46,9 +54,7 @@ class Monitor(pl.Callback):
 
     def metric(self, loss: float) -> tuple[str, float]:
         """Return the name and value of the metric people read, for this unit."""
-        if self.unit == "word":
-            return "perplexity", perplexity(loss)
-        return f"bits_per_{'byte' if self.unit == 'byte' else 'character'}", bits(loss)
+        return metric_of(self.unit)[0], perplexity(loss) if self.unit == "word" else bits(loss)
 
     def summary(self, trainer: pl.Trainer) -> dict[str, Any]:
         """Return the "training" part of the results."""
@@ -73,12 +79,12 @@ class Monitor(pl.Callback):
         self.tokens_before = self.tokens
         self.away = 0.0  # validation time since the last logged line: it is no training time
         self.loss_sum, self.loss_steps = 0.0, 0
-        if console.is_terminal and trainer.is_global_zero:
+        if console.is_terminal and not console.is_dumb_terminal and trainer.is_global_zero:
             self.bar = Progress(
                 TextColumn("[bold]{task.completed}/{task.total}"),
-                BarColumn(bar_width=20),
+                BarColumn(bar_width=8),
                 TextColumn("{task.fields[shown]}"),
-                TimeRemainingColumn(),
+                TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True)),
                 TextColumn("left"),
                 console=console,
                 transient=True,
@@ -105,9 +111,10 @@ class Monitor(pl.Callback):
     def _log(self, trainer: pl.Trainer, module: LanguageModel) -> None:
         now = time.perf_counter()
         loss = float(self.loss_sum) / self.loss_steps
+        self._refuse(loss, trainer)
         speed = (self.tokens - self.tokens_before) / max(now - self.since - self.away, 1e-9)
         name, value = self.metric(loss)
-        rate = trainer.optimizers[0].param_groups[0]["lr"]
+        rate = module.learning_rate
         metrics = {
             "tokens": self.tokens,
             "seconds": self.seconds,
@@ -125,7 +132,9 @@ class Monitor(pl.Callback):
         left = (trainer.max_steps - trainer.global_step) * self.seconds / max(trainer.global_step, 1)
         shown = f"loss {loss:.3f}  {name.replace('_', ' ')} {value:.3f}  lr {rate:.2e}  {speed:,.0f} tokens/s"
         if self.bar:
-            self.bar.update(self.task, shown=shown)
+            short = {"bits_per_byte": "bpb", "bits_per_character": "bpc", "perplexity": "ppl"}[name]
+            brief = f"loss {loss:.3f} {short} {value:.3f} lr {rate:.1e} {speed:,.0f} tokens/s"
+            self.bar.update(self.task, shown=brief)
         elif now - self.printed >= PLAIN_LINE_SECONDS or trainer.global_step == trainer.max_steps:
             log.info("step %d of %d  %s  %s left", trainer.global_step, trainer.max_steps, shown, clock(left))
             self.printed = now
@@ -140,6 +149,7 @@ class Monitor(pl.Callback):
         """Log and show the validation score."""
         if trainer.state.fn != "fit":
             return
+        self._refuse(module.scores.loss, trainer)
         now = time.perf_counter()
         self.away += now - self.paused
         self.validating += now - self.paused
@@ -150,6 +160,15 @@ class Monitor(pl.Callback):
             logger.log_metrics({**metrics, f"valid/{name}": value}, trainer.global_step)
         log.info("step %d  valid %s %.4f", trainer.global_step, name.replace("_", " "), value)
         self.record(self.summary(trainer))
+
+    @staticmethod
+    def _refuse(loss: float, trainer: pl.Trainer) -> None:
+        """Raise DivergedError unless the loss is a number."""
+        if not math.isfinite(loss):
+            raise DivergedError(
+                f"training diverged: at step {trainer.global_step} the loss is {loss}; lower optimizer.lr, "
+                "lengthen schedule.warmup_steps or lower trainer.gradient_clip"
+            )
 
     def on_train_end(self, trainer: pl.Trainer, module: LanguageModel) -> None:
         """Record the training, and take the bar away."""

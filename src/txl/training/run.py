@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import os
 import platform
 import subprocess
@@ -24,8 +23,11 @@ from pytorch_lightning.utilities.exceptions import MisconfigurationException, SI
 import txl
 from txl.data import Corpus
 from txl.evaluation.scores import ScoreSum, bits, perplexity
+from txl.report import draw_learning_curve
 from txl.training.config import Evaluation
 from txl.training.interruption import Interrupted, Interruption
+from txl.training.metrics import finite
+from txl.training.progress import DivergedError
 
 log = logging.getLogger(__name__)
 
@@ -41,15 +43,14 @@ class Run:
         directory: of the run; it must not hold an earlier one.
         settings: the composed settings. Only resolved values are stored.
         overrides: what the user changed on the command line.
+        home: where the user stood; paths are shown from there.
 
     Raises:
         ValueError: the directory holds a run already.
     """
 
-    def __init__(self, directory: Path, settings: DictConfig, overrides: list[str]) -> None:
-        self.directory = Path(directory)
-        if (self.directory / "results.json").exists():
-            raise ValueError(f"{self.directory} holds a run already; choose another hydra.run.dir")
+    def __init__(self, directory: Path, settings: DictConfig, overrides: list[str], home: Path) -> None:
+        self.directory, self.home = Path(directory), Path(home)
         self.preparing = True  # until the first step an error is the input's, and one line
         self.interruption = Interruption(str(self.checkpoints / "last.ckpt"))
         self.results: dict[str, Any] = {
@@ -70,8 +71,11 @@ class Run:
             "finished_at": None,
         }
         self.directory.mkdir(parents=True, exist_ok=True)
+        try:
+            write_whole(self.directory / "results.json", self.as_json(), new=True)
+        except FileExistsError:
+            raise ValueError(f"{self.directory} holds a run already; choose another hydra.run.dir") from None
         write_whole(self.directory / "config.yaml", OmegaConf.to_yaml(settings, resolve=True))
-        self.write()
 
     @property
     def checkpoints(self) -> Path:
@@ -111,8 +115,12 @@ class Run:
         self.record(**{split: score})
 
     def write(self) -> None:
-        """Write `results.json`, whole or not at all. JSON has no nan and no infinity: they become null."""
-        write_whole(self.directory / "results.json", json.dumps(_finite(self.results), indent=2) + "\n")
+        """Write `results.json`, whole or not at all."""
+        write_whole(self.directory / "results.json", self.as_json())
+
+    def as_json(self) -> str:
+        """Return the results as JSON, which has no nan and no infinity: they become null."""
+        return json.dumps(finite(self.results), indent=2) + "\n"
 
     def __enter__(self) -> Run:
         self.interruption.__enter__()
@@ -130,27 +138,39 @@ class Run:
         stopped = isinstance(error, (Interrupted, KeyboardInterrupt, SIGTERMException))
         message = str(error) or kind.__name__
         self.record(status="interrupted" if stopped else "failed", error=message)
+        if self.results["model"] and self.results["training"]:
+            draw_learning_curve(self.directory)
         if stopped:
             kept = self.checkpoints / "last.ckpt"
             log.warning(
                 "interrupted: %s; %s", message, f"kept {kept}" if kept.exists() else "no checkpoint yet"
             )
             raise SystemExit(128 + getattr(error, "signal_number", 15)) from None
-        if self.preparing and isinstance(error, INPUT_ERRORS):
+        if isinstance(error, DivergedError) or (self.preparing and isinstance(error, INPUT_ERRORS)):
             log.error("error: %s", message, exc_info=(kind, error, trace), extra={"brief": True})
         else:
             log.error("failed; results so far are in %s", self.directory, exc_info=(kind, error, trace))
         raise SystemExit(1) from None
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a file beside its place and rename it, so that nobody ever sees a part of it."""
+def write_whole(path: Path, text: str, new: bool = False) -> None:
+    """Write a file beside its place and rename it, so that nobody ever sees a part of it.
+
+    Raises:
+        FileExistsError: it exists though it should be new.
+    """
     part = path.with_name(f".{path.name}.{os.getpid()}")
     with part.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-    part.replace(path)
+    if new:
+        try:
+            os.link(part, path)  # unlike a renaming, refuses what exists: of two processes one wins
+        finally:
+            part.unlink()
+    else:
+        part.replace(path)
 
 
 def versions() -> dict[str, str]:
@@ -175,12 +195,3 @@ def git(folder: Path) -> dict[str, Any] | None:
         return {"commit": ask("rev-parse", "HEAD"), "changed": bool(ask("status", "--porcelain"))}
     except (OSError, subprocess.SubprocessError):
         return None
-
-
-def _finite(value: Any) -> Any:
-    """Return plain JSON values, what is not finite as `None`."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

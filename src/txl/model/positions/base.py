@@ -20,11 +20,14 @@ class PositionEncoding(nn.Module):
 
     Attributes:
         scale: 1/sqrt(C), by which attention has multiplied the queries already.
+        absolute: whether a token's place in its segment changes what is read: a segment then cannot be read
+            a token at a time.
         scores_distances: whether queries are multiplied with one vector for each distance, which costs as
             much as the content scores.
         clamp_length: where an encoding has it, the distance beyond which it tells none apart.
     """
 
+    absolute = False
     scores_distances = False
 
     def __init__(

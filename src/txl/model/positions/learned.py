@@ -19,6 +19,8 @@ class LearnedPosition(PositionEncoding):
             `key_length` tokens at most.
     """
 
+    absolute = True
+
     def __init__(
         self, n_layer: int, n_head: int, d_model: int, d_head: int, dropout: float = 0.0, key_length: int = 1
     ) -> None:

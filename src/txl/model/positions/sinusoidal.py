@@ -20,6 +20,8 @@ class SinusoidalPosition(PositionEncoding):
         from_end: count back from the segment's last token, which is 0, as the authors' code does.
     """
 
+    absolute = True
+
     def __init__(
         self,
         n_layer: int,
@@ -32,6 +34,10 @@ class SinusoidalPosition(PositionEncoding):
         from_end: bool = False,
     ) -> None:
         super().__init__(n_layer, n_head, d_model, d_head, dropout, key_length)
+        if d_model % 2:
+            raise ValueError(f"d_model must be even for sinusoids, not {d_model}")
+        if clamp_length is not None and clamp_length < 1:
+            raise ValueError(f"clamp_length must be positive or null, not {clamp_length}")
         self.clamp_length, self.from_end = clamp_length, from_end
 
     def to_input(self, x_BLD: Tensor) -> Tensor:
