@@ -11,6 +11,7 @@ from txl.model.cost import (
     flops_per_token,
     memory_bytes,
     parameter_counts,
+    softmax_bytes,
     training_flops_per_token,
 )
 
@@ -62,6 +63,15 @@ def test_a_meta_model_keeps_the_same_bytes_and_allocates_none(pre_norm):
     assert expected > 4 * B * L * 20 * 2  # at least the feed-forward networks' inner states
     assert activation_bytes(model.to("meta"), B, L, M) == expected
     assert activation_bytes(model, 2 * B, L, M) > 1.9 * expected
+
+
+def test_the_softmax_keeps_its_logarithms():
+    model = small_model(dtype=torch.float32)
+    hidden, tokens = torch.randn(B, L, 12), torch.randint(13, (B, L))
+    saved = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: saved.append(tensor) or tensor, lambda t: t):
+        model.embedding.scores(hidden, tokens)
+    assert softmax_bytes(model, B, L) in [tensor.nbytes for tensor in saved]
 
 
 def test_the_memory_is_counted():

@@ -1,7 +1,9 @@
 """Every encoding against a double loop over queries and keys, one entry at a time, in float64."""
 
 import cmath
+import itertools
 import math
+import random
 
 import pytest
 import torch
@@ -114,6 +116,27 @@ def test_scores_equal_the_double_loop(case, length, slots):
                     for j in range(slots + i + 1):
                         slow = formula(position, layer, h, q[b, i, h], k[b, j, h], slots + i - j)
                         assert abs(fast[b, h, i, j] - slow) < 1e-10
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_at_every_length_from_0_to_17_entries_equal_the_formula(case):
+    """Every query length with every memory length; of each, entries drawn at random and the two corners."""
+    kind, options, formula = CASES[case]
+    torch.manual_seed(0)
+    position, chance = made(kind, **options), random.Random(0)
+    for length, slots in itertools.product(range(1, 18), range(18)):
+        q, k = torch.randn(1, length, H, C).double(), torch.randn(1, slots + length, H, C).double()
+        table = position.table(torch.zeros(1, length, D).double(), slots + length)
+        queries, keys = position.queries_and_keys(1, q * SCALE, k, table)
+        fast = torch.einsum("blhc,bkhc->bhlk", queries, keys)
+        bias = position.bias(1, q * SCALE, slots + length, table)
+        fast = fast if bias is None else fast + bias
+        drawn = [chance.randrange(length) for _ in range(6)]
+        places = [(i, chance.randrange(slots + i + 1)) for i in drawn]
+        for i, j in [*places, (0, 0), (length - 1, 0), (length - 1, slots + length - 1)]:
+            h = chance.randrange(H)
+            slow = formula(position, 1, h, q[0, i, h], k[0, j, h], slots + i - j)
+            assert abs(fast.expand(1, H, -1, -1)[0, h, i, j] - slow) < 1e-10
 
 
 @pytest.mark.parametrize("length", [1, 5])

@@ -163,7 +163,12 @@ def test_an_attention_length_hides_what_is_farther(reach):
 
 
 @pytest.mark.parametrize("changes", [{}, {"pre_norm": True}, {"d_embed": 6}, ADAPTIVE], ids=str)
-@pytest.mark.parametrize("position", RELATIVE + ABSOLUTE + [partial(ShawPosition, global_terms=True)])
+@pytest.mark.parametrize(
+    "position",
+    RELATIVE
+    + ABSOLUTE
+    + [partial(ShawPosition, global_terms=True), partial(RelativePosition, shared_biases=False)],
+)
 def test_after_two_segments_every_parameter_has_a_gradient(position, changes):
     """Of every variant, without exception: the keys of all distances and the words of all parts occur."""
     model = model_of(position=partial(position, key_length=8), **changes).train()

@@ -88,6 +88,15 @@ def activation_bytes(model: TransformerXL, rows: int, segment_length: int, memor
     return sum(tensor.untyped_storage().nbytes() for tensor in saved.values())
 
 
+def softmax_bytes(model: TransformerXL, rows: int, segment_length: int) -> int:
+    """Return how much the softmax of a segment keeps for its backward pass: the logarithms, in float32.
+
+    Of an adaptive softmax those of its head; the tails' depend on the text and come on top.
+    """
+    low, high = model.embedding.parts[0]
+    return 4 * rows * segment_length * (high - low + len(model.embedding.parts) - 1)
+
+
 def memory_bytes(model: TransformerXL, rows: int, memory_length: int) -> int:
     """Return the size of the recurrence memory of so many rows, in float32."""
     return 4 * model.n_layer * rows * memory_length * model.d_model

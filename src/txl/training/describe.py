@@ -14,6 +14,7 @@ from txl.model.cost import (
     flops_per_token,
     memory_bytes,
     parameter_counts,
+    softmax_bytes,
     training_flops_per_token,
 )
 from txl.training import assemble
@@ -59,6 +60,7 @@ def describe(
         "gradients": weights,
         "optimizer": 2 * weights,  # Adam's two moments
         "layer_activations": activation_bytes(model, rows, *lengths),
+        "softmax": softmax_bytes(model, rows, training.segment_length),
         "recurrence": memory_bytes(model, rows, training.memory_length),
     }
     step_tokens = training.batch_size * training.step
