@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from txl.model.positions.base import PositionEncoding, distances, relative_shift
+from txl.model.positions.base import PositionEncoding, bias_by_key, distances
 
 
 class AlibiPosition(PositionEncoding):
@@ -24,8 +24,7 @@ class AlibiPosition(PositionEncoding):
 
     def bias(self, layer: int, q_BLHC: Tensor, key_length: int, table: Tensor | None) -> Tensor:
         """Return the biases `[H, L, K]`, the same in every layer."""
-        length = q_BLHC.shape[1]
-        return relative_shift(table.expand(-1, length, -1))
+        return bias_by_key(table, q_BLHC.shape[1])
 
 
 def slopes(heads: int) -> list[float]:

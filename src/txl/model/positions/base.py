@@ -107,6 +107,17 @@ def relative_shift(by_distance: Tensor) -> Tensor:
     return by_distance.flatten(-2)[..., length:].unflatten(-1, (length, columns - 1))
 
 
+def check_clamp(clamp_length: int | None) -> None:
+    """Raise ValueError unless a clamp is positive or `None`."""
+    if clamp_length is not None and clamp_length < 1:
+        raise ValueError(f"clamp_length must be positive or null, not {clamp_length}")
+
+
+def bias_by_key(by_distance_H1R: Tensor, length: int) -> Tensor:
+    """Return biases `[H, L, K]` of L queries from biases `[H, 1, K + 1]` in the order of `distances`."""
+    return relative_shift(by_distance_H1R.expand(-1, length, -1))
+
+
 def distances(key_length: int, device: torch.device) -> Tensor:
     """Return the distances K, K - 1, …, 0 `[K + 1]` in the order `relative_shift` reads them."""
     return torch.arange(key_length, -1, -1, device=device)

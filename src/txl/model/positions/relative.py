@@ -15,7 +15,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from txl.model.positions.base import PositionEncoding, distances, relative_shift, sinusoids
+from txl.model.positions.base import PositionEncoding, check_clamp, distances, relative_shift, sinusoids
 
 
 class RelativePosition(PositionEncoding):
@@ -45,8 +45,7 @@ class RelativePosition(PositionEncoding):
         super().__init__(n_layer, n_head, d_model, d_head, dropout, key_length)
         if d_model % 2:
             raise ValueError(f"d_model must be even for sinusoids, not {d_model}")
-        if clamp_length is not None and clamp_length < 1:
-            raise ValueError(f"clamp_length must be positive or null, not {clamp_length}")
+        check_clamp(clamp_length)
         self.clamp_length = clamp_length
         pairs = 1 if shared_biases else n_layer
         self.u = nn.Parameter(torch.empty(pairs, n_head, d_head))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from txl.model.positions.base import PositionEncoding, distances, relative_shift
+from txl.model.positions.base import PositionEncoding, check_clamp, distances, relative_shift
 
 
 class ShawPosition(PositionEncoding):
@@ -36,8 +36,7 @@ class ShawPosition(PositionEncoding):
         global_terms: bool = False,
     ) -> None:
         super().__init__(n_layer, n_head, d_model, d_head, dropout, key_length)
-        if clamp_length is not None and clamp_length < 1:
-            raise ValueError(f"clamp_length must be positive or null, not {clamp_length}")
+        check_clamp(clamp_length)
         self.clamp_length = clamp_length
         self.vectors = nn.Parameter(torch.empty(n_layer, key_length, n_head, d_head))
         self.global_terms = global_terms

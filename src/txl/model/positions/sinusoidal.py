@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from txl.model.positions.base import PositionEncoding, sinusoids
+from txl.model.positions.base import PositionEncoding, check_clamp, sinusoids
 
 
 class SinusoidalPosition(PositionEncoding):
@@ -36,8 +36,7 @@ class SinusoidalPosition(PositionEncoding):
         super().__init__(n_layer, n_head, d_model, d_head, dropout, key_length)
         if d_model % 2:
             raise ValueError(f"d_model must be even for sinusoids, not {d_model}")
-        if clamp_length is not None and clamp_length < 1:
-            raise ValueError(f"clamp_length must be positive or null, not {clamp_length}")
+        check_clamp(clamp_length)
         self.clamp_length, self.from_end = clamp_length, from_end
 
     def to_input(self, x_BLD: Tensor) -> Tensor:

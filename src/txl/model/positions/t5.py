@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from txl.model.positions.base import PositionEncoding, distances, relative_shift
+from txl.model.positions.base import PositionEncoding, bias_by_key, distances
 
 
 class T5Position(PositionEncoding):
@@ -54,5 +54,4 @@ class T5Position(PositionEncoding):
 
     def bias(self, layer: int, q_BLHC: Tensor, key_length: int, table: Tensor | None) -> Tensor:
         """Return the biases `[H, L, K]`, the same in every layer."""
-        length = q_BLHC.shape[1]
-        return relative_shift(table.expand(-1, length, -1))
+        return bias_by_key(table, q_BLHC.shape[1])
