@@ -1,6 +1,7 @@
 """The run directory when things end badly: interrupted, failed, killed."""
 
 import json
+import os
 import random
 import signal
 import time
@@ -49,6 +50,11 @@ def test_an_interrupted_run_keeps_its_last_checkpoint_and_says_so(train, endless
 
 
 def test_an_interruption_before_training_is_one_too(train, endless):
+    """As soon as there is a `results.json`, however slow the machine is then."""
+    (train.folder / "sitecustomize.py").write_text(
+        "import os, time\nlink = os.link\nos.link = lambda *words: (link(*words), time.sleep(1))\n"
+    )
+    train.environment["PYTHONPATH"] = os.pathsep.join([str(train.folder), os.environ.get("PYTHONPATH", "")])
     run = train.start(*endless)
     wait_for(lambda: (train.run_directory / "results.json").exists())
     run.send_signal(signal.SIGTERM)

@@ -44,13 +44,11 @@ class Run:
         settings: the composed settings. Only resolved values are stored.
         overrides: what the user changed on the command line.
         home: where the user stood; paths are shown from there.
-
-    Raises:
-        ValueError: the directory holds a run already.
     """
 
     def __init__(self, directory: Path, settings: DictConfig, overrides: list[str], home: Path) -> None:
         self.directory, self.home = Path(directory), Path(home)
+        self.claimed = False  # whether the directory is this run's, to be written in
         self.preparing = True  # until the first step an error is the input's, and one line
         self.interruption = Interruption(str(self.checkpoints / "last.ckpt"))
         self.results: dict[str, Any] = {
@@ -70,12 +68,21 @@ class Run:
             "git": git(Path(__file__).parent),
             "finished_at": None,
         }
+        self.settings = settings
+
+    def claim(self) -> None:
+        """Make the directory this run's: write its first `results.json`, and `config.yaml`.
+
+        Raises:
+            ValueError: it holds a run already.
+        """
         self.directory.mkdir(parents=True, exist_ok=True)
         try:
             write_whole(self.directory / "results.json", self.as_json(), new=True)
         except FileExistsError:
             raise ValueError(f"{self.directory} holds a run already; choose another hydra.run.dir") from None
-        write_whole(self.directory / "config.yaml", OmegaConf.to_yaml(settings, resolve=True))
+        self.claimed = True
+        write_whole(self.directory / "config.yaml", OmegaConf.to_yaml(self.settings, resolve=True))
 
     @property
     def checkpoints(self) -> Path:
@@ -123,7 +130,17 @@ class Run:
         return json.dumps(finite(self.results), indent=2) + "\n"
 
     def __enter__(self) -> Run:
+        """Claim the directory, once the signals are handled: whoever sees `results.json` may interrupt."""
         self.interruption.__enter__()
+        try:
+            self.claim()
+        except BaseException as error:
+            if self.claimed:
+                self.__exit__(type(error), error, error.__traceback__)
+            self.interruption.__exit__()
+            if isinstance(error, Interrupted):
+                raise SystemExit(128 + error.signal_number) from None
+            raise
         return self
 
     def __exit__(
