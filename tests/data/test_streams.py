@@ -71,6 +71,65 @@ def test_half_loss_scores_every_target_once_with_half_a_segment_before_it(length
     assert number == len(streams) - 1
 
 
+def same(one, other):
+    return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    length=st.integers(2, 2000),
+    rows=st.integers(1, 3),
+    segment=st.integers(1, 40),
+    epoch=st.integers(0, 3),
+    before=st.integers(1, 4),
+    after=st.integers(1, 4),
+)
+def test_a_saved_place_gives_the_batches_that_remain(length, rows, segment, epoch, before, after):
+    tokens, batch_size = np.arange(length), 12 * rows
+    first = OrderedStreams(tokens, batch_size, segment, rank=before - 1, world_size=before)
+    for _ in range(epoch):
+        list(first)
+    again = OrderedStreams(tokens, batch_size, segment, rank=after - 1, world_size=after)
+    whole = list(OrderedStreams(tokens, batch_size, segment, rank=after - 1, world_size=after))
+    places = [first.state_dict(), *(first.state_dict() for _ in first)]
+    for number, place in enumerate(places):
+        again.load_state_dict(place)
+        assert again.state_dict() == place
+        assert (place["epoch"], place["batch"]) == divmod(epoch * len(whole) + number, len(whole))
+        rest = list(again)
+        assert len(rest) == len(whole) - number % len(whole)
+        assert all(same(*pair) for pair in zip(rest, whole[place["batch"] :], strict=True))
+        assert again.state_dict() | {"epoch": 0} == places[0] | {"epoch": 0}
+
+
+def test_an_epoch_left_early_begins_again():
+    streams = OrderedStreams(np.arange(50), 1, 4)
+    next(iter(streams))
+    assert streams.state_dict()["batch"] == 1
+    assert same(next(iter(streams)), streams.batch(0, 0))
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"tokens": np.arange(40)}, "of tokens 50, here it is 40"),
+        ({"batch_size": 4}, "of batch_size 2, here it is 4"),
+        ({"segment_length": 6}, "of segment_length 4, here it is 6"),
+        ({"loss": "half"}, "of loss full, here it is half"),
+    ],
+)
+def test_a_place_in_other_streams_is_refused(changed, message):
+    settings = {"tokens": np.arange(50), "batch_size": 2, "segment_length": 4}
+    with pytest.raises(ValueError, match=message):
+        OrderedStreams(**settings | changed).load_state_dict(OrderedStreams(**settings).state_dict())
+
+
+def test_a_place_beyond_the_epoch_is_refused():
+    streams = OrderedStreams(np.arange(50), 2, 4)
+    with pytest.raises(ValueError, match="batch 7 of epoch 0, but an epoch has 7 batches"):
+        streams.load_state_dict(streams.state_dict() | {"batch": 7})
+
+
 def test_only_the_first_segment_of_an_epoch_is_fresh():
     streams = OrderedStreams(np.arange(50), 3, 4)
     for _ in range(2):
