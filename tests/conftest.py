@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
 import pytorch_lightning  # noqa: F401  before a test puts transformers on the path, see test_huggingface
 import torch
+from hydra import compose, initialize_config_dir
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import open_dict
 
 from txl.model import RelativePosition, TransformerXL
 
@@ -132,3 +137,33 @@ class CommandLine:
 def train(tmp_path: Path) -> CommandLine:
     """Return the command line, in an empty folder."""
     return CommandLine(tmp_path)
+
+
+@pytest.fixture
+def run_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """Return a function that runs `train.py` in this process, without the seconds that a new one takes.
+
+    It composes the overrides, calls the task of `train.py` and returns the run directory.
+    """
+    spec = importlib.util.spec_from_file_location("train", ROOT / "train.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    monkeypatch.setenv("TXL_CACHE", str(tmp_path / "cache"))
+
+    def run(*overrides: str, directory: Path = tmp_path / "run") -> Path:
+        with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+            settings = compose("train", list(overrides), return_hydra_config=True)
+        with open_dict(settings.hydra):
+            settings.hydra.runtime.output_dir, settings.hydra.job.num = str(directory), 0
+        HydraConfig.instance().set_config(settings)
+        with open_dict(settings):
+            settings.pop("hydra")
+        script.train.__wrapped__(settings)
+        return directory
+
+    return run
+
+
+def metrics_of(directory: Path) -> list[dict]:
+    """Return the lines of `metrics.jsonl` of a run."""
+    return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]

@@ -1,5 +1,7 @@
 """Precision is chosen by what the hardware has, and said."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -27,3 +29,14 @@ def test_peaks_are_measured():
     device = torch.device("cpu")
     assert 1e8 < hardware.matmul_peak(device, "32-true", seconds=0.05) < 1e15
     assert hardware.peak_memory(device) > 50e6
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="elsewhere nobody tells")
+def test_memory_in_use_grows_and_shrinks_with_what_is_held():
+    device = torch.device("cpu")
+    before = hardware.used_memory(device)
+    held = torch.ones(50_000_000)
+    assert hardware.used_memory(device) - before > 150e6
+    del held
+    assert hardware.used_memory(device) - before < 100e6
+    assert hardware.peak_memory(device) - before > 150e6

@@ -42,6 +42,8 @@ def draw_learning_curve(directory: Path) -> Path:
     shown = [line[f"{part}/{key}"] for part, lines in (("train", train), ("valid", valid)) for line in lines]
     _limits(axes, [*shown, *rulers.values()], key)
     for compressor, value in rulers.items():
+        if value > axes.get_ylim()[1]:  # its label would stand far outside
+            continue
         axes.axhline(value, color=RULER, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
         label = f" {compressor}  {value:.2f}"
         axes.annotate(

@@ -19,9 +19,11 @@ from txl.data import Corpus, OrderedStreams
 from txl.model import LearnedPosition, TransformerXL
 from txl.model.cost import parameter_counts, training_flops_per_token
 from txl.training.config import Config, ConfigError, check_lengths, component
+from txl.training.guard import Guard
 from txl.training.hardware import device_name, resolve_precision
 from txl.training.metrics import JsonLines
 from txl.training.module import LanguageModel
+from txl.training.profiling import DataWait, Trace
 from txl.training.progress import Monitor
 from txl.training.run import Run
 
@@ -121,6 +123,18 @@ def trainer(config: Config, module: LanguageModel, corpus: Corpus, run: Run) -> 
     precision, reason = resolve_precision(settings.precision, settings.accelerator)
     flops = training_flops_per_token(module.model, lengths.segment_length, lengths.memory_length)
     flops *= lengths.segment_length / lengths.step  # with half loss every token is read twice and scored once
+    wait = DataWait()
+    guard = Guard(settings.max_loss_rise, run.checkpoints)
+    monitor = Monitor(
+        corpus.unit,
+        settings.log_every,
+        flops,
+        settings.peak_flops,
+        guard,
+        wait,
+        lambda training: run.record(training=training),
+    )
+    trace = [Trace(run.directory / "trace.json", settings.profile_steps)] if settings.profile_steps else []
     built = pl.Trainer(
         accelerator=settings.accelerator,
         devices=1,
@@ -131,10 +145,16 @@ def trainer(config: Config, module: LanguageModel, corpus: Corpus, run: Run) -> 
         val_check_interval=settings.validate_every,
         check_val_every_n_epoch=None,
         num_sanity_val_steps=0,
+        log_every_n_steps=0,  # the monitor logs
+        limit_train_batches=settings.train_batches,
+        limit_val_batches=settings.evaluation_batches,
+        limit_test_batches=settings.evaluation_batches,
+        profiler=wait,
         use_distributed_sampler=False,
         logger=JsonLines(run.directory / "metrics.jsonl"),
         callbacks=[
-            Monitor(corpus.unit, settings.log_every, flops, lambda training: run.record(training=training)),
+            monitor,
+            *trace,
             *checkpoints(run.checkpoints, settings.validate_every),
             run.interruption,
         ],

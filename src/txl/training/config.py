@@ -97,6 +97,12 @@ class Trainer:
         gradient_clip: largest norm of the gradient over all parameters; null for no clipping.
         validate_every: steps between validations on the whole validation split.
         log_every: steps between logged lines.
+        max_loss_rise: nats the running mean of the loss may rise above its lowest before the training
+            is stopped; null for any.
+        peak_flops: operations a second of one device, for the utilization; null to measure it at the start.
+        train_batches: batches of the training text that are read, again and again; null for all.
+        evaluation_batches: batches of the validation and the test text that are scored; null for all.
+        profile_steps: how many steps to record in `trace.json`, after the first few; 0 for none.
     """
 
     accelerator: str
@@ -105,9 +111,16 @@ class Trainer:
     gradient_clip: float | None
     validate_every: int
     log_every: int
+    max_loss_rise: float | None
+    peak_flops: float | None
+    train_batches: int | None
+    evaluation_batches: int | None
+    profile_steps: int
 
     def __post_init__(self) -> None:
         _positive("trainer", self, "max_steps", "gradient_clip", "validate_every", "log_every")
+        _positive("trainer", self, "max_loss_rise", "peak_flops", "train_batches", "evaluation_batches")
+        _not_negative("trainer", self, "profile_steps")
         _one_of("trainer.precision", self.precision, ("auto", "32-true", "bf16-mixed"))
         _one_of("trainer.accelerator", self.accelerator, ("auto", "cpu", "gpu"))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import sys
 import time
+from pathlib import Path
 
 import torch
 
@@ -63,7 +64,19 @@ def peak_memory(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return max(peak, used_memory(device) or 0)  # the kernel brings its peak up to date now and then
+
+
+def used_memory(device: torch.device) -> int | None:
+    """Return the memory in use now, in bytes, of what `peak_memory` counts; `None` where no one tells."""
+    if device.type == "cuda":
+        return torch.cuda.memory_allocated(device)
+    try:
+        pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
+    except OSError:  # not Linux
+        return None
+    return pages * resource.getpagesize()
 
 
 def device_name(device: torch.device) -> str:

@@ -50,6 +50,7 @@ class LanguageModel(pl.LightningModule):
         self.evaluation_memory: Memory | None = None
         self.scores = ScoreSum()
         self.gradient_norm = self.learning_rate = 0.0
+        self.clipped_steps: int | Tensor = 0  # since whoever logs it set it back
         self.validated_at = -1  # the step of the last whole validation
 
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:
@@ -121,6 +122,7 @@ class LanguageModel(pl.LightningModule):
         self.learning_rate = optimizer.param_groups[0]["lr"]
         limit = float("inf") if gradient_clip_val is None else gradient_clip_val
         self.gradient_norm = torch.nn.utils.clip_grad_norm_(self.parameters(), limit)
+        self.clipped_steps = self.clipped_steps + (self.gradient_norm > limit)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add what it takes to use the checkpoint by itself."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytorch_lightning as pl
+import torch
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
@@ -16,15 +16,12 @@ from txl.data import Batch
 from txl.evaluation.scores import bits, perplexity
 from txl.report.files import metric_of
 from txl.training.console import console
-from txl.training.hardware import device_name, matmul_peak, peak_memory
+from txl.training.guard import Guard
+from txl.training.hardware import device_name, matmul_peak, peak_memory, used_memory
 from txl.training.module import LanguageModel
+from txl.training.profiling import DataWait
 
 log = logging.getLogger(__name__)
-
-
-class DivergedError(RuntimeError):
-    """The loss is not a number any more."""
-
 
 PLAIN_LINE_SECONDS = 10.0  # without a terminal, a line at most this often
 
@@ -32,10 +29,16 @@ PLAIN_LINE_SECONDS = 10.0  # without a terminal, a line at most this often
 class Monitor(pl.Callback):
     """Logs loss, bits or perplexity, learning rate, gradient norm, speed and memory, and shows them.
 
+    Nothing is read from the device between two logged lines: the losses of the steps wait there, and are then
+    summed over all processes, looked at by the guard, and logged. No checkpoint is written before that.
+
     Args:
         unit: what a token is: "byte", "char" or "word".
         log_every: steps between logged lines.
-        flops_per_token: of training, for the utilization of the peak that is measured at the start.
+        flops_per_token: of training, for the utilization.
+        peak_flops: operations a second of one device; `None` to measure it at the start.
+        guard: stops a training that diverges.
+        wait: measures the time spent waiting for data.
         record: called with the "training" part of the results after each validation and at the end.
 
     Attributes:
@@ -44,12 +47,22 @@ class Monitor(pl.Callback):
     """
 
     def __init__(
-        self, unit: str, log_every: int, flops_per_token: float, record: Callable[[dict[str, Any]], None]
+        self,
+        unit: str,
+        log_every: int,
+        flops_per_token: float,
+        peak_flops: float | None,
+        guard: Guard,
+        wait: DataWait,
+        record: Callable[[dict[str, Any]], None],
     ) -> None:
         self.unit, self.log_every, self.flops_per_token = unit, log_every, flops_per_token
-        self.record = record
+        self.peak_flops, self.guard, self.wait, self.record = peak_flops, guard, wait, record
         self.seconds, self.steps, self.tokens = 0.0, 0, 0
         self.validating = 0.0  # seconds, of all
+        # Of each step not yet looked at, where it was computed: the sum of the scores, and their number.
+        self.unseen: list[torch.Tensor] = []
+        self.loss_sum, self.loss_count = 0.0, 0.0  # of the steps looked at since the last logged line
         self.bar: Progress | None = None
 
     def metric(self, loss: float) -> tuple[str, float]:
@@ -65,7 +78,7 @@ class Monitor(pl.Callback):
             "tokens": self.tokens,
             "seconds": self.seconds,
             "tokens_per_second": speed,
-            "model_flops_utilization": speed * self.flops_per_token / self.peak_flops,
+            "model_flops_utilization": speed * self.flops_per_token / (self.peak_flops * trainer.world_size),
             "peak_memory_bytes": peak_memory(device),
             "device": device_name(device),
             "precision": trainer.precision,
@@ -74,11 +87,13 @@ class Monitor(pl.Callback):
 
     def on_train_start(self, trainer: pl.Trainer, module: LanguageModel) -> None:
         """Measure the peak, start the clock and the bar."""
-        self.peak_flops = matmul_peak(module.device, trainer.precision) * trainer.world_size
-        self.began = self.since = self.printed = time.perf_counter()
-        self.tokens_before = self.tokens
+        if self.peak_flops is None:
+            self.peak_flops = matmul_peak(module.device, trainer.precision)
+        self.since = self.printed = time.perf_counter()
+        self.began = self.since - self.seconds
+        self.steps = self.steps_before = trainer.global_step
+        self.tokens_before, self.wait_before = self.tokens, self.wait.seconds
         self.away = 0.0  # validation time since the last logged line: it is no training time
-        self.loss_sum, self.loss_steps = 0.0, 0
         if console.is_terminal and not console.is_dumb_terminal and trainer.is_global_zero:
             self.bar = Progress(
                 TextColumn("[bold]{task.completed}/{task.total}"),
@@ -98,23 +113,61 @@ class Monitor(pl.Callback):
         self, trainer: pl.Trainer, module: LanguageModel, outputs: Any, batch: Batch, index: int
     ) -> None:
         """Count the step, and at every `log_every`-th write a line."""
-        self.loss_sum = self.loss_sum + outputs["loss"].detach()
-        self.loss_steps += 1
+        count = batch.scored.sum()
+        self.unseen.append(torch.stack((outputs["loss"].detach() * count, count.float())))
         self.steps = trainer.global_step
-        self.tokens += int(batch.scored.sum()) * trainer.world_size
         self.seconds = time.perf_counter() - self.began
         if self.bar:
             self.bar.update(self.task, completed=trainer.global_step)
         if trainer.global_step % self.log_every == 0 or trainer.global_step == trainer.max_steps:
+            self._look(trainer)
             self._log(trainer, module)
+
+    def on_save_checkpoint(
+        self, trainer: pl.Trainer, module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Look before anything is written, so that no checkpoint follows a loss that is not finite."""
+        self._look(trainer)
+        counts = {"tokens": self.tokens, "seconds": self.seconds, "validating": self.validating}
+        checkpoint["progress"] = counts
+
+    def on_load_checkpoint(
+        self, trainer: pl.Trainer, module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Count on from where the checkpoint was written."""
+        for name, value in checkpoint["progress"].items():
+            setattr(self, name, value)
+
+    def _look(self, trainer: pl.Trainer, everywhere: bool = True) -> None:
+        """Count the tokens of the steps not yet looked at, and let the guard see their losses.
+
+        Args:
+            trainer: Lightning's.
+            everywhere: all processes are here, and their sums are added.
+        """
+        if not self.unseen:
+            return
+        sums_S2 = torch.stack(self.unseen)
+        self.unseen = []
+        sums_S2 = (
+            trainer.strategy.reduce(sums_S2, reduce_op="sum") if everywhere else sums_S2 * trainer.world_size
+        )
+        first = self.steps - len(sums_S2) + 1
+        for step, (total, count) in enumerate(sums_S2.tolist(), first):
+            self.tokens += round(count)
+            self.loss_sum += total
+            self.loss_count += count
+            if everywhere:
+                self.guard.see(step, total / max(count, 1.0))
 
     def _log(self, trainer: pl.Trainer, module: LanguageModel) -> None:
         now = time.perf_counter()
-        loss = float(self.loss_sum) / self.loss_steps
-        self._refuse(loss, trainer)
-        speed = (self.tokens - self.tokens_before) / max(now - self.since - self.away, 1e-9)
+        loss = self.loss_sum / max(self.loss_count, 1.0)
+        trained = max(now - self.since - self.away, 1e-9)
+        speed = (self.tokens - self.tokens_before) / trained
+        waited = self.wait.seconds - self.wait_before
         name, value = self.metric(loss)
-        rate = module.learning_rate
+        rate, remembered = module.learning_rate, float(module.memory.length.float().mean())
         metrics = {
             "tokens": self.tokens,
             "seconds": self.seconds,
@@ -122,9 +175,14 @@ class Monitor(pl.Callback):
             f"train/{name}": value,
             "learning_rate": rate,
             "gradient_norm": float(module.gradient_norm),
+            "clipped_share": float(module.clipped_steps) / max(self.steps - self.steps_before, 1),
             "tokens_per_second": speed,
-            "model_flops_utilization": speed * self.flops_per_token / self.peak_flops,
-            "memory_length": float(module.memory.length.float().mean()),
+            "model_flops_utilization": speed * self.flops_per_token / (self.peak_flops * trainer.world_size),
+            "data_wait_seconds": waited,
+            "data_wait_share": waited / trained,
+            "memory_length": remembered,
+            "memory_share": remembered / max(module.training_settings.memory_length, 1),
+            "used_memory_bytes": used_memory(module.device),
             "peak_memory_bytes": peak_memory(module.device),
         }
         for logger in trainer.loggers:
@@ -138,7 +196,8 @@ class Monitor(pl.Callback):
         elif now - self.printed >= PLAIN_LINE_SECONDS or trainer.global_step == trainer.max_steps:
             log.info("step %d of %d  %s  %s left", trainer.global_step, trainer.max_steps, shown, clock(left))
             self.printed = now
-        self.loss_sum, self.loss_steps, self.tokens_before = 0.0, 0, self.tokens
+        self.loss_sum, self.loss_count, module.clipped_steps = 0.0, 0.0, 0
+        self.tokens_before, self.steps_before, self.wait_before = self.tokens, self.steps, self.wait.seconds
         self.since, self.away = now, 0.0
 
     def on_validation_start(self, trainer: pl.Trainer, module: LanguageModel) -> None:
@@ -149,7 +208,8 @@ class Monitor(pl.Callback):
         """Log and show the validation score."""
         if trainer.state.fn != "fit":
             return
-        self._refuse(module.scores.loss, trainer)
+        self._look(trainer)
+        self.guard.see_finite(self.steps, module.scores.loss, "validation loss", good=self.steps - 1)
         now = time.perf_counter()
         self.away += now - self.paused
         self.validating += now - self.paused
@@ -160,15 +220,6 @@ class Monitor(pl.Callback):
             logger.log_metrics({**metrics, f"valid/{name}": value}, trainer.global_step)
         log.info("step %d  valid %s %.4f", trainer.global_step, name.replace("_", " "), value)
         self.record(self.summary(trainer))
-
-    @staticmethod
-    def _refuse(loss: float, trainer: pl.Trainer) -> None:
-        """Raise DivergedError unless the loss is a number."""
-        if not math.isfinite(loss):
-            raise DivergedError(
-                f"training diverged: at step {trainer.global_step} the loss is {loss}; lower optimizer.lr, "
-                "lengthen schedule.warmup_steps or lower trainer.gradient_clip"
-            )
 
     def on_train_end(self, trainer: pl.Trainer, module: LanguageModel) -> None:
         """Record the training, and take the bar away."""
@@ -183,6 +234,7 @@ class Monitor(pl.Callback):
             self.bar.stop()
             self.bar = None
         if self.steps:
+            self._look(trainer, everywhere=False)
             self.record(self.summary(trainer))
 
 

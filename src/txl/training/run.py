@@ -25,9 +25,9 @@ from txl.data import Corpus
 from txl.evaluation.scores import ScoreSum, bits, perplexity
 from txl.report import draw_learning_curve
 from txl.training.config import Evaluation
+from txl.training.guard import DivergedError
 from txl.training.interruption import Interrupted, Interruption
 from txl.training.metrics import finite
-from txl.training.progress import DivergedError
 
 log = logging.getLogger(__name__)
 
