@@ -29,7 +29,7 @@ $(VENV)/.samples-installed: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@
 
 $(VENV)/.dev-installed: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) --editable '.[samples,dev]'
+	$(PIP) --editable '.[samples,corpora,dev]'
 	@touch $@ $(VENV)/.samples-installed
 
 # What we are compared with, in a folder of its own so that nothing imports it by chance.

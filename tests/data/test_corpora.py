@@ -6,8 +6,9 @@ import multiprocessing
 import numpy as np
 import pytest
 
-from txl.data import corpora, enwiki_sample, sotu, text
-from txl.data.corpora import split_by_bytes
+from txl.data import cache as cache_module
+from txl.data import corpora, enwiki_sample, preparation, sotu, text
+from txl.data.reading import Part, split_by_bytes
 
 
 def test_enwiki_sample_has_the_published_sizes(tmp_path):
@@ -52,29 +53,40 @@ def test_another_text_under_the_same_name_is_refused(monkeypatch, tmp_path):
         enwiki_sample(cache=str(tmp_path))
 
 
-def test_bytes_are_split_90_5_5():
+def pieces(folder, content: bytes, unit: str) -> list[bytes]:
+    """Return the splits of a text in two files."""
+    files = [folder / "a", folder / "b"]
+    for file, half in zip(files, (content[: len(content) // 3], content[len(content) // 3 :]), strict=True):
+        file.write_bytes(half)
+    splits = split_by_bytes([Part.whole(file, unit) for file in files], unit)
+    return [
+        b"".join(part.path.read_bytes()[part.begin : part.end] for part in parts) for parts in splits.values()
+    ]
+
+
+def test_bytes_are_split_90_5_5(tmp_path):
     content = bytes(i % 256 for i in range(1003))
-    parts = split_by_bytes(content, "byte")
-    assert b"".join(parts.values()) == content
-    assert [len(part) for part in parts.values()] == [902, 50, 51]
+    parts = pieces(tmp_path, content, "byte")
+    assert b"".join(parts) == content
+    assert [len(part) for part in parts] == [902, 50, 51]
 
 
-def test_a_cut_breaks_no_character_and_no_line():
+def test_a_cut_breaks_no_character_and_no_line(tmp_path):
     content = ("日本 語\n" * 101).encode()
     for unit in ("char", "word"):
-        parts = split_by_bytes(content, unit)
-        assert b"".join(parts.values()) == content
-        for part in parts.values():
+        parts = pieces(tmp_path, content, unit)
+        assert b"".join(parts) == content
+        for part in parts:
             part.decode()
-    assert all(part.endswith(b"\n") for part in parts.values())
+    assert all(part.endswith(b"\n") for part in parts)
 
 
 @pytest.mark.parametrize(
     ("content", "unit", "message"),
     [
         (b"", "byte", "is empty; a corpus needs text"),
-        (b"fine until \xff here", "char", "is not UTF-8 at byte 11; convert it, or use data.unit=byte"),
-        (b"abc", "line", "unit must be one of byte, char, word, not 'line'"),
+        (b"fine until \xff here", "char", "is not UTF-8 at byte 11; convert it .*or use data.unit=byte"),
+        (b"abc", "line", "unit must be one of byte, char, word, bpe, not 'line'"),
     ],
 )
 def test_a_text_that_cannot_be_read_is_one_clear_line(tmp_path, content, unit, message):
@@ -119,7 +131,7 @@ def test_the_authors_enwik8_is_split_before_its_newlines_go(tmp_path):
 
 def test_a_cache_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_bytes(b"hello")
-    with pytest.raises(OSError, match=r"data\.cache=.*file cannot be written: .*; name another folder"):
+    with pytest.raises(OSError, match=r"data\.cache=.*file cannot be written: .* name another folder"):
         text(str(tmp_path / "file"), cache=str(tmp_path / "file"))
 
 
@@ -127,7 +139,7 @@ def test_the_same_content_is_prepared_once_and_one_changed_byte_anew(tmp_path, m
     file, cache = tmp_path / "a.txt", tmp_path / "cache"
     file.write_bytes(b"hello world " * 50)
     first = text(str(file), cache=str(cache))
-    monkeypatch.setattr(corpora, "_prepare", lambda *_: pytest.fail("prepared twice"))
+    monkeypatch.setattr(preparation, "_write", lambda *_: pytest.fail("prepared twice"))
     again = text(str(file), cache=str(cache))
     assert all(np.array_equal(first.tokens[split], again.tokens[split]) for split in first.tokens)
     monkeypatch.undo()
@@ -143,7 +155,7 @@ def test_an_interrupted_preparation_leaves_nothing_that_is_taken_for_whole(tmp_p
     def stop(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(corpora.os, "rename", stop)
+    monkeypatch.setattr(cache_module.os, "rename", stop)
     with pytest.raises(KeyboardInterrupt):
         text(str(file), cache=str(cache))
     assert list(cache.iterdir()) == []

@@ -3,18 +3,22 @@
 Ids go by falling frequency, ties by first appearance, as the authors' `vocabulary.py` orders them: the
 adaptive softmax relies on it. A *byte* or *char* vocabulary holds every symbol of all splits, so nothing is
 ever unknown (the authors' way for enwik8 and text8); a *word* vocabulary holds the words of the training
-split, ends each line with `<eos>` and reads other words as `<unk>`.
+split, ends each line with `<eos>` and reads other words as `<unk>`; a *bpe* vocabulary is learnt from the
+training split and reads every text.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from functools import cached_property
 
 import numpy as np
 
-UNITS = ("byte", "char", "word")
+from txl.data import bpe
+
+UNITS = ("byte", "char", "word", "bpe")
 END_OF_LINE, UNKNOWN = "<eos>", "<unk>"
+SENTENCE, SENTENCE_UNKNOWN = "<S>", "<UNK>"  # the same two in the published vocabulary of One Billion Word
 HIGHEST = 0x10FFFF  # the highest code point
 
 
@@ -22,16 +26,30 @@ class Vocabulary:
     """The symbols of one corpus.
 
     Args:
-        unit: "byte", "char" or "word".
-        symbols: in the order of their ids: bytes as `bytes` of length 1, characters and words as `str`.
+        unit: "byte", "char", "word" or "bpe".
+        symbols: in the order of their ids: bytes as `bytes` of length 1, the others as `str`.
+        merges: for "bpe" the pairs of symbols that are joined, the first learnt first.
+
+    Attributes:
+        end_of_line: the word at the end of each line, `<eos>` or, where sentences are lines, `<S>`; else
+            None.
+        unknown: the word that stands for words that are not here; None where there is none.
+
+    Raises:
+        ValueError: an unknown unit, or a symbol that occurs twice.
     """
 
-    def __init__(self, unit: str, symbols: Sequence[str | bytes]) -> None:
+    def __init__(
+        self, unit: str, symbols: Sequence[str | bytes], merges: Iterable[tuple[str, str]] = ()
+    ) -> None:
         check_unit(unit)
-        self.unit, self.symbols = unit, list(symbols)
+        self.unit, self.symbols, self.merges = unit, list(symbols), list(merges)
         self._ids = {symbol: index for index, symbol in enumerate(self.symbols)}
         if len(self._ids) != len(self.symbols):
             raise ValueError("a symbol occurs twice in the vocabulary")
+        words = self._ids if unit == "word" else {}
+        self.end_of_line = next((word for word in (END_OF_LINE, SENTENCE) if word in words), None)
+        self.unknown = next((word for word in (UNKNOWN, SENTENCE_UNKNOWN) if word in words), None)
 
     def __len__(self) -> int:
         return len(self.symbols)
@@ -41,90 +59,87 @@ class Vocabulary:
         """The smallest unsigned integer type that holds every id."""
         return np.min_scalar_type(max(len(self) - 1, 0))
 
-    @classmethod
-    def build(cls, unit: str, splits: dict[str, bytes], min_count: int = 1) -> Vocabulary:
-        """Return the vocabulary of a corpus.
+    def id_of(self, symbol: str | bytes | None) -> int | None:
+        """Return the id of a symbol, or None where it is not here: `id_of(vocabulary.end_of_line)`."""
+        return self._ids.get(symbol)
 
-        Args:
-            unit: "byte", "char" or "word".
-            splits: the text of "train", "valid" and "test", UTF-8 unless the unit is "byte".
-            min_count: words that occur less often in the training split are unknown.
-        """
-        check_unit(unit)
-        if unit == "word":
-            counts = Counter(_words(splits["train"]))
-            words = [word for word, count in _by_frequency(counts) if count >= min_count]
-            known = set(words)
-            if UNKNOWN not in known and not all(known.issuperset(_words(text)) for text in splits.values()):
-                words.append(UNKNOWN)
-            return cls(unit, words)
-        counts = np.zeros(HIGHEST + 1, dtype=np.int64)
-        first: dict[int, None] = {}  # in order of first appearance
-        for text in splits.values():
-            for piece in _pieces(_codes(unit, text)):
-                counts += np.bincount(piece, minlength=HIGHEST + 1)
-                values, places = np.unique(piece, return_index=True)
-                first |= dict.fromkeys(values[np.argsort(places)].tolist())
-        ordered = sorted(first, key=lambda value: -counts[value])  # stable: ties stay as they came
-        return cls(unit, [bytes([value]) if unit == "byte" else chr(value) for value in ordered])
-
-    def encode(self, text: bytes) -> np.ndarray:
-        """Return the ids of a text.
-
-        Raises:
-            ValueError: a byte or character that the vocabulary does not hold, or invalid UTF-8.
-        """
-        if self.unit == "word":
-            unknown = self._ids.get(UNKNOWN)
-            ids = [self._ids.get(word, unknown) for word in _words(text)]
-            if None in ids:
-                word = next(word for word in _words(text) if word not in self._ids)
-                raise ValueError(f"the word {word!r} is not in the vocabulary, which has no {UNKNOWN}")
-            return np.array(ids, dtype=self.dtype)
+    @cached_property
+    def _table(self) -> np.ndarray:
+        """The id of each byte or code point, -1 for none."""
         table = np.full(HIGHEST + 1, -1, dtype=np.int32)
         table[[ord(symbol) for symbol in self.symbols]] = np.arange(len(self))
-        codes = _codes(self.unit, text)
-        ids = np.empty(len(codes), dtype=self.dtype)
-        begin = 0
-        for piece in _pieces(codes):
-            found = table[piece]
-            if (found < 0).any():
-                place = int(np.argmax(found < 0))
-                symbol = chr(piece[place]) if self.unit == "char" else bytes([piece[place]])
-                raise ValueError(
-                    f"the {self.unit} {symbol!r} at position {begin + place} is not in the vocabulary"
-                )
-            ids[begin : begin + len(piece)] = found
-            begin += len(piece)
-        return ids
+        return table
+
+    @cached_property
+    def _tokenizer(self):
+        return bpe.tokenizer(self.symbols, self.merges)
+
+    def encode(self, text: bytes, ends: bool = True) -> np.ndarray:
+        """Return the ids of a text.
+
+        Args:
+            text: UTF-8 unless the unit is "byte".
+            ends: for words, the last line ends, too, if it has no newline.
+
+        Raises:
+            ValueError: a byte, character or word that the vocabulary does not hold, or invalid UTF-8.
+        """
+        if self.unit == "word":
+            unknown = self.id_of(self.unknown)
+            found = words(text.decode(), self.end_of_line or END_OF_LINE, ends)
+            ids = [self._ids.get(word, unknown) for word in found]
+            if None in ids:
+                word = found[ids.index(None)]
+                raise ValueError(f"the word {word!r} is not in the vocabulary, which has no {UNKNOWN}")
+            return np.array(ids, dtype=self.dtype)
+        if self.unit == "bpe":
+            return bpe.encode(self._tokenizer, text.decode()).astype(self.dtype)
+        codes = code_points(self.unit, text)
+        ids = self._table[codes]
+        if len(ids) and ids.min() < 0:
+            place = int(np.argmax(ids < 0))
+            symbol = chr(codes[place]) if self.unit == "char" else bytes([codes[place]])
+            raise ValueError(f"the {self.unit} {symbol!r} at position {place} is not in the vocabulary")
+        return ids.astype(self.dtype)
 
     def decode(self, ids: Iterable[int]) -> bytes:
-        """Return the text of ids: for words one space between words and a newline for each `<eos>`."""
+        """Return the text of ids: for words one space between words and a newline for each end of a line."""
         symbols = [self.symbols[index] for index in ids]
         if self.unit == "byte":
             return b"".join(symbols)
         if self.unit == "char":
             return "".join(symbols).encode()
-        lines = " ".join(symbols).split(END_OF_LINE)
+        if self.unit == "bpe":
+            return bpe.decode(symbols)
+        lines = " ".join(symbols).split(self.end_of_line or END_OF_LINE)
         return "\n".join(line.strip(" ") for line in lines).encode()
 
     def lines(self) -> list[str]:
-        """Return one printable line a symbol: bytes as hexadecimal, characters as U+0041, words as such."""
+        """Return one printable line a symbol: bytes as hexadecimal, characters as U+0041, words as such.
+
+        For "bpe" a blank line and the merges follow, one a line, so that the lines say all there is.
+        """
         if self.unit == "byte":
             return [symbol.hex() for symbol in self.symbols]
         if self.unit == "char":
             return [f"U+{ord(symbol):04X}" for symbol in self.symbols]
+        if self.unit == "bpe":
+            return [*self.symbols, "", *(f"{left} {right}" for left, right in self.merges)]
         return list(self.symbols)
 
     @classmethod
     def from_lines(cls, unit: str, lines: Iterable[str]) -> Vocabulary:
         """Return the vocabulary that `lines` wrote."""
         check_unit(unit)
+        lines = list(lines)
         if unit == "byte":
             return cls(unit, [bytes.fromhex(line) for line in lines])
         if unit == "char":
             return cls(unit, [chr(int(line.removeprefix("U+"), 16)) for line in lines])
-        return cls(unit, list(lines))
+        if unit == "bpe":
+            blank = lines.index("")
+            return cls(unit, lines[:blank], [tuple(line.split(" ")) for line in lines[blank + 1 :]])
+        return cls(unit, lines)
 
 
 def check_unit(unit: str) -> None:
@@ -133,27 +148,21 @@ def check_unit(unit: str) -> None:
         raise ValueError(f"unit must be one of {', '.join(UNITS)}, not {unit!r}")
 
 
-def _words(text: bytes) -> Iterator[str]:
-    """Yield the words of each line and the end of the line (the authors' rule for the word corpora)."""
-    lines = text.decode().split("\n")
-    for line in lines if lines[-1] else lines[:-1]:
-        yield from line.split()
-        yield END_OF_LINE
+def words(text: str, end_of_line: str, ends: bool) -> list[str]:
+    """Return the words of each line, each line followed by its end (the authors' rule for word corpora).
+
+    Args:
+        text: some lines.
+        end_of_line: what stands for the end of a line.
+        ends: whether the last line ends here, too, if it has no newline.
+    """
+    if ends and text and not text.endswith("\n"):
+        text += "\n"
+    return text.replace("\n", f" {end_of_line} ").split()
 
 
-def _codes(unit: str, text: bytes) -> np.ndarray:
+def code_points(unit: str, text: bytes) -> np.ndarray:
     """Return the byte values or code points of a text."""
     if unit == "byte":
         return np.frombuffer(text, dtype=np.uint8)
     return np.frombuffer(text.decode().encode("utf-32-le"), dtype=np.uint32)
-
-
-def _pieces(codes: np.ndarray, size: int = 2**22) -> Iterator[np.ndarray]:
-    """Yield an array piece by piece, so that what is made of a piece stays small."""
-    for begin in range(0, len(codes), size):
-        yield codes[begin : begin + size]
-
-
-def _by_frequency(counts: Counter) -> list[tuple[str, int]]:
-    """Return the counts in falling order; `sorted` is stable, so ties stay in order of first appearance."""
-    return sorted(counts.items(), key=lambda item: -item[1])

@@ -32,7 +32,7 @@ def shown(value: float | None, digits: int) -> str:
 
 def metric_of(unit: str) -> tuple[str, str]:
     """Return the key and the name of the metric that people read for a unit."""
-    if unit == "word":
+    if unit in ("word", "bpe"):
         return "perplexity", "perplexity"
     name = "byte" if unit == "byte" else "character"
     return f"bits_per_{name}", f"bits per {name}"

@@ -21,7 +21,7 @@ def summary(directory: Path) -> Group:
     for split in ("valid", "test"):
         table.add_column(split, justify="right")
     scores = [results[split] for split in ("valid", "test")]
-    if unit == "word":
+    if unit in ("word", "bpe"):
         table.add_row("Transformer-XL", *(shown(score["perplexity"], 2) for score in scores))
     else:
         values = (f"[bold]{shown(score['bits_per_character'], 3)}[/bold]" for score in scores)

@@ -37,7 +37,7 @@ def finish(
     run.record_scores("valid", module.scores, corpus.unit, settings)
     trainer.test(module, streams["test"], verbose=False)
     run.record_scores("test", module.scores, corpus.unit, settings)
-    if corpus.unit != "word":
+    if corpus.unit in ("byte", "char"):
         text = corpus.vocabulary.decode(corpus.tokens["test"])
         run.record(compressors=compressed_bits(text, len(corpus.tokens["test"])))
     prompt, written = write_sample(config, module, corpus)

@@ -33,7 +33,7 @@ class Monitor(pl.Callback):
     summed over all processes, looked at by the guard, and logged. No checkpoint is written before that.
 
     Args:
-        unit: what a token is: "byte", "char" or "word".
+        unit: what a token is: "byte", "char", "word" or "bpe".
         log_every: steps between logged lines.
         flops_per_token: of training, for the utilization.
         peak_flops: operations a second of one device; `None` to measure it at the start.
@@ -67,7 +67,7 @@ class Monitor(pl.Callback):
 
     def metric(self, loss: float) -> tuple[str, float]:
         """Return the name and value of the metric people read, for this unit."""
-        return metric_of(self.unit)[0], perplexity(loss) if self.unit == "word" else bits(loss)
+        return metric_of(self.unit)[0], bits(loss) if self.unit in ("byte", "char") else perplexity(loss)
 
     def summary(self, trainer: pl.Trainer) -> dict[str, Any]:
         """Return the "training" part of the results."""

@@ -110,7 +110,7 @@ class Run:
         score = {
             "loss": scores.loss,
             "perplexity": perplexity(scores.loss),
-            "bits_per_character": None if unit == "word" else bits(scores.loss),
+            "bits_per_character": bits(scores.loss) if unit in ("byte", "char") else None,
             "tokens_scored": scores.count,
             "segment_length": settings.segment_length,
             "memory_length": settings.memory_length,

@@ -1,0 +1,156 @@
+"""Fetching published files: several addresses in turn, broken transfers resumed, checksums compared.
+
+What arrives is kept as `NAME.part` until it is whole. pooch compares the checksum and gives the file its
+name.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from functools import partial
+from pathlib import Path
+
+from txl.data.progress import Progress
+
+log = logging.getLogger(__name__)
+
+TRIES = 3  # of one address, each going on where the last one broke off
+WAIT_SECONDS = 1.0  # before the second try, twice as long before the third
+TIMEOUT_SECONDS = 30.0  # without an answer or the next piece of it
+
+
+class Broken(Exception):  # noqa: N818  it is no error until every address is broken
+    """A transfer that failed; `again` says whether trying the same address again could help."""
+
+    def __init__(self, reason: str, again: bool) -> None:
+        super().__init__(reason)
+        self.again = again
+
+
+def fetch(corpus: str, addresses: list[str], sha256: str | None, target: Path) -> Path:
+    """Return a file, fetched unless it is there already.
+
+    Args:
+        corpus: whose file it is, for messages.
+        addresses: where it is found, tried in turn.
+        sha256: of the file; None where none was published.
+        target: what it is called when it is whole. A copy that somebody put there is taken.
+
+    Raises:
+        ValueError: what is there has another checksum.
+        ConnectionError: no address gave it; says what to get from where and where to put it.
+        OSError: it cannot be written.
+    """
+    import pooch
+    from filelock import FileLock
+
+    pooch.get_logger().setLevel(logging.WARNING)
+    part = target.with_name(f"{target.name}.part")
+    try:
+        if not target.is_file():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with FileLock(target.with_name(f".{target.name}.lock")):
+                if not target.is_file():  # unless another process has fetched it meanwhile
+                    _fetch(corpus, addresses, sha256, target, part)
+    except ConnectionError:
+        raise
+    except OSError as error:
+        raise OSError(
+            f"data.cache: {target.parent} cannot be written: {error.strerror}; make room or name another "
+            f"folder"
+        ) from error
+    if sha256 and (found := pooch.file_hash(str(target))) != sha256:
+        raise ValueError(
+            f"data={corpus}: {target} has sha256 {found[:12]}…, expected {sha256[:12]}…; remove it, to have "
+            f"it "
+            "fetched again, or put the right file there (data.sha256=null takes it all the same)"
+        )
+    return target
+
+
+def _fetch(corpus: str, addresses: list[str], sha256: str | None, target: Path, part: Path) -> None:
+    """Try the addresses in turn."""
+    import pooch
+
+    reasons = []
+    for address in addresses:
+        for again in range(TRIES):
+            if again:
+                time.sleep(WAIT_SECONDS * 2 ** (again - 1))
+            if not sha256:  # nothing would tell that two halves do not belong together
+                part.unlink(missing_ok=True)
+            try:
+                download = partial(_download, part=part)
+                pooch.retrieve(address, sha256, target.name, target.parent, downloader=download)
+                return
+            except Broken as error:
+                reason, more = str(error), error.again
+            except ValueError:  # pooch's word for a wrong checksum; it has removed the file
+                reason, more = f"its sha256 is not {sha256[:12]}…", False
+            log.warning("data=%s: %s: %s", corpus, address, reason)
+            if not more:
+                break
+        reasons.append(f"{address} ({reason})")
+    tried = (
+        f" could not be fetched from {', nor from '.join(reasons)}"
+        if reasons
+        else " is not published any more"
+    )
+    raise ConnectionError(
+        f"data={corpus}: {target.name}{tried}; get {addresses[0] if addresses else 'a copy'} on a machine "
+        f"with a "
+        f"network and put it at {target}, then run this again; or name your copy: data.path=…"
+    )
+
+
+def _download(address: str, output: str, _: object, part: Path) -> None:
+    """Write what is at an address to the file `output`, going on from what is left of an earlier transfer."""
+    import requests
+
+    begun = part.stat().st_size if part.exists() else 0
+    headers = {"Range": f"bytes={begun}-"} if begun else {}
+    try:
+        with requests.get(address, stream=True, timeout=TIMEOUT_SECONDS, headers=headers) as answer:
+            if answer.status_code == 416:  # nothing is left to send: the part is whole, or not of this file
+                if answer.headers.get("Content-Range") != f"bytes */{begun}":
+                    part.unlink()
+                    raise Broken("what was left of an earlier transfer is no part of it", again=True)
+            elif not answer.ok:
+                raise Broken(f"{answer.status_code} {answer.reason}", again=answer.status_code >= 500)
+            else:
+                _receive(answer, part, begun if answer.status_code == 206 else 0)
+    except requests.RequestException as error:
+        raise Broken(_reason(error), again=True) from error
+    part.replace(output)
+
+
+def _receive(answer, part: Path, begun: int) -> None:
+    """Write an answer to the end of the part, and raise Broken if it ends early."""
+    length = answer.headers.get("Content-Length")
+    total = begun + int(length) if length and "Content-Encoding" not in answer.headers else None
+    with (
+        part.open("ab" if begun else "wb") as file,
+        Progress(f"fetching {part.stem}", total, begun) as progress,
+    ):
+        for chunk in answer.iter_content(2**18):
+            file.write(chunk)
+            progress.advance(len(chunk))
+        received = file.tell()
+    if total is not None and received < total:
+        raise Broken(f"it broke off after {received:,} of {total:,} bytes", again=True)
+
+
+def _reason(error: Exception) -> str:
+    """Return the innermost words of a chain of network errors, which say what happened."""
+    text = str(error)
+    for sign, meaning in {
+        "Name or service not known": "no network, or no such host",
+        "Temporary failure in name resolution": "no network, or no such host",
+        "timed out": f"no answer for {TIMEOUT_SECONDS:.0f} s",
+        "refused": "connection refused",
+        "Connection broken": "it broke off",
+    }.items():
+        if sign in text:
+            return meaning
+    return f"{type(error).__name__}: {text.splitlines()[0][:120]}"
