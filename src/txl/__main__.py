@@ -18,11 +18,12 @@ def main(words: list[str] | None = None) -> int:
     """Run one verb and return its exit code: 0 for done, 1 for a failed check or wrong input."""
     parser = argparse.ArgumentParser(prog="txl", description=__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    _add_prepare(verbs)
     _add_describe(verbs)
     _add_parity(verbs)
     _add_conversions(verbs)
     arguments, more = parser.parse_known_args(words)
-    if arguments.verb == "describe" and not any(word.startswith("-") for word in more):
+    if arguments.verb in ("describe", "prepare") and not any(word.startswith("-") for word in more):
         arguments.overrides += more  # overrides after an option
     elif more:
         parser.error(f"unrecognized arguments: {' '.join(more)}")
@@ -34,6 +35,37 @@ def main(words: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
+
+
+def _add_prepare(verbs: argparse._SubParsersAction) -> None:
+    verb = verbs.add_parser("prepare", help="fetch, check and prepare a corpus, and say what is in it")
+    verb.add_argument("overrides", nargs="*", help="as for train.py: data=wikitext103 data.unit=bpe")
+    verb.add_argument("--json", action="store_true", help="JSON to standard output, and nothing else")
+    verb.set_defaults(run=_prepare)
+
+
+def _prepare(arguments: argparse.Namespace) -> int:
+    import logging
+
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    from txl.data import report
+    from txl.training.command import one_line
+    from txl.training.compose import CONF
+    from txl.training.prepare import as_table, prepare
+
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    try:
+        corpus = prepare(arguments.overrides)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ValueError(one_line(error, CONF, "train")) from error
+    found, folder = report(corpus), f"{corpus.folder}/report.json" if corpus.folder else ""
+    if arguments.json:
+        print(json.dumps(found, indent=2, ensure_ascii=False))
+    else:
+        console.print(as_table(found, folder), soft_wrap=True)
+    return 0
 
 
 def _add_describe(verbs: argparse._SubParsersAction) -> None:

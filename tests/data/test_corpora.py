@@ -115,7 +115,9 @@ def test_newlines_can_be_dropped_and_a_known_vocabulary_is_checked(tmp_path):
     file.write_bytes(b"ab\nba\n" * 20)
     assert len(text(str(file), cache=cache, vocabulary=3).vocabulary) == 3
     assert text(str(file), newlines="drop", cache=cache, vocabulary=2).tokens["train"].sum() > 0
-    with pytest.raises(ValueError, match="has 3 different bytes, 205 were expected; is it the right text"):
+    with pytest.raises(
+        ValueError, match="has 3 different bytes where 205 were expected; is it the right text"
+    ):
         text(str(file), cache=cache, vocabulary=205)
     with pytest.raises(ValueError, match="newlines=away must be keep or drop"):
         text(str(file), newlines="away", cache=cache)

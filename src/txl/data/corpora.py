@@ -201,15 +201,12 @@ def wikitext(
     place = Path(path).expanduser() if path else _downloads(cache, name) / version
     if path and not (place / files["train"][0]).is_file():
         return _own(name, path, recipe, expected, cache)
-    found = {
-        split: [
-            place / file
-            if path
-            else fetch(name, [f"{a}/{version}/{file}" for a in addresses], None, place / file)
-            for file in names
-        ]
-        for split, names in files.items()
-    }
+    if not path:
+        names = [file for of_split in files.values() for file in of_split]
+        beside = f" (and with it, from the same folder, {', '.join(names[1:])})"
+        for file in names:
+            fetch(name, [f"{address}/{version}/{file}" for address in addresses], None, place / file, beside)
+    found = {split: [place / file for file in of_split] for split, of_split in files.items()}
 
     def lay_out(folder: Folder) -> dict[str, list[Part]]:
         return {

@@ -17,6 +17,7 @@ log = logging.getLogger(__name__)
 
 TRIES = 3  # of one address, each going on where the last one broke off
 WAIT_SECONDS = 1.0  # before the second try, twice as long before the third
+NO_NETWORK = "no network, or no such host"
 TIMEOUT_SECONDS = 30.0  # without an answer or the next piece of it
 
 
@@ -28,7 +29,7 @@ class Broken(Exception):  # noqa: N818  it is no error until every address is br
         self.again = again
 
 
-def fetch(corpus: str, addresses: list[str], sha256: str | None, target: Path) -> Path:
+def fetch(corpus: str, addresses: list[str], sha256: str | None, target: Path, beside: str = "") -> Path:
     """Return a file, fetched unless it is there already.
 
     Args:
@@ -36,6 +37,7 @@ def fetch(corpus: str, addresses: list[str], sha256: str | None, target: Path) -
         addresses: where it is found, tried in turn.
         sha256: of the file; None where none was published.
         target: what it is called when it is whole. A copy that somebody put there is taken.
+        beside: what else belongs there, for the message of the error.
 
     Raises:
         ValueError: what is there has another checksum.
@@ -52,7 +54,7 @@ def fetch(corpus: str, addresses: list[str], sha256: str | None, target: Path) -
             target.parent.mkdir(parents=True, exist_ok=True)
             with FileLock(target.with_name(f".{target.name}.lock")):
                 if not target.is_file():  # unless another process has fetched it meanwhile
-                    _fetch(corpus, addresses, sha256, target, part)
+                    _fetch(corpus, addresses, sha256, target, part, beside)
     except ConnectionError:
         raise
     except OSError as error:
@@ -69,7 +71,9 @@ def fetch(corpus: str, addresses: list[str], sha256: str | None, target: Path) -
     return target
 
 
-def _fetch(corpus: str, addresses: list[str], sha256: str | None, target: Path, part: Path) -> None:
+def _fetch(
+    corpus: str, addresses: list[str], sha256: str | None, target: Path, part: Path, beside: str
+) -> None:
     """Try the addresses in turn."""
     import pooch
 
@@ -92,15 +96,12 @@ def _fetch(corpus: str, addresses: list[str], sha256: str | None, target: Path, 
             if not more:
                 break
         reasons.append(f"{address} ({reason})")
-    tried = (
-        f" could not be fetched from {', nor from '.join(reasons)}"
-        if reasons
-        else " is not published any more"
-    )
+    where = f"put it at {target}{beside}, then run this again; or name your own copy: data.path=…"
+    if not addresses:
+        raise ConnectionError(f"data={corpus}: {target.name} has no public address; get a copy and {where}")
     raise ConnectionError(
-        f"data={corpus}: {target.name}{tried}; get {addresses[0] if addresses else 'a copy'} on a machine "
-        f"with a "
-        f"network and put it at {target}, then run this again; or name your copy: data.path=…"
+        f"data={corpus}: {target.name} could not be fetched from {', nor from '.join(reasons)}; get "
+        f"{addresses[0]} on a machine with a network and {where}"
     )
 
 
@@ -121,7 +122,8 @@ def _download(address: str, output: str, _: object, part: Path) -> None:
             else:
                 _receive(answer, part, begun if answer.status_code == 206 else 0)
     except requests.RequestException as error:
-        raise Broken(_reason(error), again=True) from error
+        reason = _reason(error)
+        raise Broken(reason, again=reason != NO_NETWORK) from error
     part.replace(output)
 
 
@@ -133,7 +135,7 @@ def _receive(answer, part: Path, begun: int) -> None:
         part.open("ab" if begun else "wb") as file,
         Progress(f"fetching {part.stem}", total, begun) as progress,
     ):
-        for chunk in answer.iter_content(2**18):
+        for chunk in answer.iter_content(2**16):
             file.write(chunk)
             progress.advance(len(chunk))
         received = file.tell()
@@ -145,8 +147,8 @@ def _reason(error: Exception) -> str:
     """Return the innermost words of a chain of network errors, which say what happened."""
     text = str(error)
     for sign, meaning in {
-        "Name or service not known": "no network, or no such host",
-        "Temporary failure in name resolution": "no network, or no such host",
+        "Name or service not known": NO_NETWORK,
+        "Temporary failure in name resolution": NO_NETWORK,
         "timed out": f"no answer for {TIMEOUT_SECONDS:.0f} s",
         "refused": "connection refused",
         "Connection broken": "it broke off",

@@ -18,7 +18,7 @@ from typing import Any, get_type_hints
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
-from txl.data import segment_step
+from txl import data  # which imports torch only when a stream is asked for
 
 
 class ConfigError(ValueError):
@@ -50,7 +50,7 @@ class Reading:
         _positive(section, self, "batch_size", "segment_length", "attention_length")
         _not_negative(section, self, "memory_length")
         try:
-            segment_step(self.segment_length, self.loss)
+            data.segment_step(self.segment_length, self.loss)
         except ValueError as error:
             raise ConfigError(f"{section}: {error}") from error
 
@@ -63,7 +63,7 @@ class Reading:
     @property
     def step(self) -> int:
         """How far apart segments begin, which is how much of each the memory takes."""
-        return segment_step(self.segment_length, self.loss)
+        return data.segment_step(self.segment_length, self.loss)
 
 
 @dataclass
