@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import heapq
 import json
 import logging
 import shutil
@@ -205,35 +206,16 @@ def _write(
     """Write the arrays, the vocabulary and the report of a corpus."""
     began = time.monotonic()
     drop = b"\n" if recipe.newlines == "drop" else b""
-    end_of_line = SENTENCE if recipe.words else END_OF_LINE
-    if recipe.unit == "word":
-        counts = passes.count_words(splits, end_of_line)
-    elif recipe.unit == "bpe":
-        counts = passes.count_learnt(splits, recipe.bpe_vocabulary)
-    else:
-        counts = passes.count_characters(splits, recipe.unit, drop)
-    vocabulary = _vocabulary(counts, recipe)
+    vocabulary, found = _counted(splits, recipe, drop)
     (folder / "vocabulary.txt").write_text("".join(f"{line}\n" for line in vocabulary.lines()), "utf-8")
     first = [vocabulary.id_of(SENTENCE)] if recipe.words else []  # a sentence begins and ends with it
-    tokens = {split: counts.total(split) + len(first) for split in SPLITS}
     with contextlib.ExitStack() as stack:
         files = {s: stack.enter_context((folder / f"{s}.npy").open("wb")) for s in SPLITS}
         for split, file in files.items():
-            kind = {"descr": vocabulary.dtype.str, "fortran_order": False, "shape": (tokens[split],)}
+            kind = {"descr": vocabulary.dtype.str, "fortran_order": False, "shape": (found["tokens"][split],)}
             np.lib.format.write_array_header_1_0(file, kind)
             file.write(np.array(first, vocabulary.dtype).tobytes())
         passes.encode(splits, vocabulary, drop, lambda split, ids: files[split].write(ids.data))
-    known = set(vocabulary.symbols)
-    unknown = {
-        split: sum(
-            n
-            for symbol, n in counts.symbols[split].items()
-            if symbol not in known or symbol == vocabulary.unknown
-        )
-        / max(tokens[split], 1)
-        for split in SPLITS
-    }
-    commonest = sorted(counts.symbols["train"].items(), key=lambda item: -item[1])[:10]
     written = {
         "name": name,
         "unit": recipe.unit,
@@ -242,20 +224,49 @@ def _write(
         "sha256_splits": each,
         "bytes": passes.size(splits),
         "bytes_splits": {split: sum(part.size for part in splits[split]) for split in SPLITS},
-        "tokens": tokens,
-        "vocabulary": len(vocabulary),
-        "unknown": unknown,
-        "commonest": [[_shown(symbol), number] for symbol, number in commonest],
+        **found,
         "line": _line(folder, vocabulary),
         "seconds": time.monotonic() - began,
     }
     (folder / "report.json").write_text(json.dumps(written, indent=2, ensure_ascii=False) + "\n", "utf-8")
 
 
+def _counted(splits: passes.Splits, recipe: Recipe, drop: bytes) -> tuple[Vocabulary, dict]:
+    """Return the vocabulary and what the report says of the counts, which are large and end here."""
+    if recipe.unit == "word":
+        counts = passes.count_words(splits, SENTENCE if recipe.words else END_OF_LINE)
+    elif recipe.unit == "bpe":
+        counts = passes.count_learnt(splits, recipe.bpe_vocabulary)
+    else:
+        counts = passes.count_characters(splits, recipe.unit, drop)
+    vocabulary = _vocabulary(counts, recipe)
+    tokens = {split: counts.total(split) + bool(recipe.words) for split in SPLITS}
+    unknown = {
+        split: sum(
+            number
+            for symbol, number in counts.symbols[split].items()
+            if symbol == vocabulary.unknown or vocabulary.id_of(symbol) is None
+        )
+        / max(tokens[split], 1)
+        for split in SPLITS
+    }
+    # `nlargest` keeps the order of first appearance among equals, as sorting does.
+    commonest = heapq.nlargest(10, counts.symbols["train"].items(), key=lambda item: item[1])
+    shown = [
+        [symbol.decode("latin-1") if isinstance(symbol, bytes) else symbol, n] for symbol, n in commonest
+    ]
+    return vocabulary, {
+        "tokens": tokens,
+        "vocabulary": len(vocabulary),
+        "unknown": unknown,
+        "commonest": shown,
+    }
+
+
 def _vocabulary(counts: passes.Counts, recipe: Recipe) -> Vocabulary:
     """Return the vocabulary of what was counted."""
     if recipe.words:
-        lines = recipe.words.read_text("utf-8").splitlines()
+        lines = recipe.words.read_text("utf-8").split("\n")
         vocabulary = Vocabulary("word", [line.split()[0] for line in lines if line.strip()])
         if vocabulary.end_of_line != SENTENCE or vocabulary.unknown is None:
             raise ValueError(f"{recipe.words} must list {SENTENCE} and <UNK> among its words")
@@ -278,10 +289,6 @@ def _vocabulary(counts: passes.Counts, recipe: Recipe) -> Vocabulary:
         symbols, merges = counts.learnt
         return Vocabulary("bpe", [*ordered, *(symbol for symbol in symbols if symbol not in total)], merges)
     return Vocabulary(recipe.unit, ordered)
-
-
-def _shown(symbol: str | bytes) -> str:
-    return symbol.decode("latin-1") if isinstance(symbol, bytes) else symbol
 
 
 def _line(folder: Path, vocabulary: Vocabulary) -> str:
