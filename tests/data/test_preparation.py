@@ -101,11 +101,13 @@ def test_chunks_make_up_the_text_and_break_nothing(tmp_path_factory, content, si
 
 def test_the_size_of_pieces_and_the_number_of_processes_change_nothing(tmp_path, monkeypatch):
     file = tmp_path / "a.txt"
-    file.write_text(tiny_text(3000) + "no newline at the end")
+    long = " ".join(f"word{i * i % 50}" for i in range(800))
+    file.write_text(f"{tiny_text(3000)}{long}\n\n{tiny_text(2000)}no newline at the end")
     whole = {unit: prepared(file, tmp_path / "1", unit) for unit in ("char", "word")}
     for module in (reading, passes):
         monkeypatch.setattr(module, "PIECE", 100)
-    monkeypatch.setattr(reading.borders, "__defaults__", (100,))
+    monkeypatch.setattr(passes, "LINES_AT_ONCE", 100)
+    monkeypatch.setattr(reading, "LONG", 50)
     monkeypatch.setattr(passes, "processes", lambda _: 2)
     for unit, corpus in whole.items():
         again = prepared(file, tmp_path / "2", unit)

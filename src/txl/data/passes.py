@@ -21,6 +21,7 @@ from txl.data.workers import Lines, Workers
 
 Splits = dict[str, list[Part]]
 SERIAL = 2**25  # bytes of words up to which one process is quicker than starting more
+LINES_AT_ONCE = 2**23  # bytes of a task for one process
 AT_ONCE = 2**19  # bytes of text that the encoder of bpe takes at once
 
 
@@ -147,7 +148,7 @@ def processes(splits: Splits) -> int:
 def tasks(parts: list[Part]) -> Iterator[Lines]:
     """Yield the lines of a split, piece by piece; the last line of a file ends with it."""
     for part in parts:
-        for begin, end in borders(part, "word"):
+        for begin, end in borders(part, "word", LINES_AT_ONCE):
             yield Lines(part.path, begin, end, end == part.end)
 
 

@@ -22,6 +22,7 @@ from txl.data.progress import Progress
 
 PACKED = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".zst": None}
 PIECE = 2**22  # bytes that are read at once
+LONG = 2**20  # bytes of a line beyond which it may be broken
 BROKEN = (EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile)
 LINES = ("word", "bpe")  # the units that are read line by line
 
@@ -98,13 +99,13 @@ def borders(part: Part, unit: str, size: int = PIECE) -> Iterator[tuple[int, int
 def _border(file: BinaryIO, place: int, end: int, unit: str) -> int:
     """Return the first place from `place` on, or `end`, where a chunk may end.
 
-    Lines are looked for in the next megabyte; beyond it, words end at a space, and bpe at a character.
+    Lines are looked for in the next `LONG` bytes; beyond it, words end at a space, and bpe at a character.
     """
     if unit == "byte":
         return place
     if unit in LINES:
         file.seek(place - 1)
-        near = file.read(min(2**20, end - place + 1))
+        near = file.read(min(LONG, end - place + 1))
         found = near.find(b"\n")
         if found >= 0:
             return place + found
