@@ -56,8 +56,7 @@ class Work:
             needs = f" (this corpus of {size / 1e6:,.0f} MB needs up to four times that)" if size else ""
             raise OSError(
                 f"data.cache={self.cache} cannot be written: {error.strerror}{needs}; make room or name "
-                f"another "
-                "folder"
+                "another folder"
             ) from error
 
 

@@ -11,7 +11,7 @@ import hashlib
 import importlib.util
 from pathlib import Path
 
-from txl.data.fetch import fetch
+from txl.data.fetch import fetch, verify
 from txl.data.files import Folder, by_names, find, one_text, parquet_text, parts_of
 from txl.data.preparation import SPLITS, Corpus, Expected, Recipe, prepare
 from txl.data.reading import Part, members, split_by_bytes, unpacked
@@ -147,13 +147,14 @@ def large_text(
         vocabulary: how many different tokens there must be; None for any number.
     """
     recipe = Recipe(unit, newlines, min_count, bpe_vocabulary)
-    expected = Expected(vocabulary, content=content)
+    expected = Expected(vocabulary, content=content, archive=None if path else sha256)
     if path and not path.endswith(".zip"):
         return _own(name, path, recipe, expected, cache)
     archive = Path(path).expanduser() if path else None
     archive = archive or fetch(name, addresses, sha256, _downloads(cache, name) / f"{name}.zip")
 
     def lay_out(folder: Folder) -> dict[str, list[Part]]:
+        verify(name, archive, expected.archive)
         found = by_names(archive, {"text": name}, folder)
         return split_by_bytes([one_text(found["text"], unit, archive)], unit)
 
@@ -299,7 +300,7 @@ def lm1b(
         if not known.is_file():
             raise FileNotFoundError(f"data.words: there is no file {known}")
     recipe = Recipe(unit, bpe_vocabulary=bpe_vocabulary, words=known)
-    expected = Expected(vocabulary)
+    expected = Expected(vocabulary, archive=None if path else sha256)
     place = Path(path).expanduser() if path else None
     training, held_out = "training-monolingual.tokenized.shuffled", "heldout-monolingual.tokenized.shuffled"
     shards = {"valid": f"news.en.heldout-{valid_shard:05}-of-00050", "test": "news.en.heldout-00000-of-00050"}
@@ -319,6 +320,7 @@ def lm1b(
         sources = [archive]
 
         def lay_out(folder: Folder) -> dict[str, list[Part]]:
+            verify("lm1b", archive, expected.archive)
             wanted = {*shards.values()}
             files = members(
                 archive, lambda m: f"{training}/news.en-" in m or Path(m).name in wanted, folder()

@@ -40,7 +40,6 @@ def fetch(corpus: str, addresses: list[str], sha256: str | None, target: Path, b
         beside: what else belongs there, for the message of the error.
 
     Raises:
-        ValueError: what is there has another checksum.
         ConnectionError: no address gave it; says what to get from where and where to put it.
         OSError: it cannot be written.
     """
@@ -59,16 +58,22 @@ def fetch(corpus: str, addresses: list[str], sha256: str | None, target: Path, b
         raise
     except OSError as error:
         raise OSError(
-            f"data.cache: {target.parent} cannot be written: {error.strerror}; make room or name another "
-            f"folder"
+            f"data.cache: {target.parent} cannot be written: {error.strerror}; make room or name "
+            "another folder"
         ) from error
-    if sha256 and (found := pooch.file_hash(str(target))) != sha256:
+    return target
+
+
+def verify(corpus: str, file: Path, sha256: str | None) -> None:
+    """Raise ValueError if a file, put there by somebody perhaps, has another checksum than the published."""
+    import pooch
+
+    found = pooch.file_hash(str(file)) if sha256 else sha256
+    if found != sha256:
         raise ValueError(
-            f"data={corpus}: {target} has sha256 {found[:12]}…, expected {sha256[:12]}…; remove it, to have "
-            f"it "
+            f"data={corpus}: {file} has sha256 {found[:12]}…, expected {sha256[:12]}…; remove it, to have it "
             "fetched again, or put the right file there (data.sha256=null takes it all the same)"
         )
-    return target
 
 
 def _fetch(

@@ -21,6 +21,7 @@ from txl.data.workers import Lines, Workers
 
 Splits = dict[str, list[Part]]
 SERIAL = 2**25  # bytes of words up to which one process is quicker than starting more
+MOST = 4  # processes; each holds the vocabulary, and one merges what they count
 LINES_AT_ONCE = 2**23  # bytes of a task for one process
 AT_ONCE = 2**19  # bytes of text that the encoder of bpe takes at once
 
@@ -61,8 +62,7 @@ def _check_utf8(chunk: bytes, place: int, part: Part) -> None:
         wide = " (it looks like UTF-16)" if where == 0 and chunk[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
         raise ValueError(
             f"data.path: {part.shown} is not UTF-8 at byte {where:,}{wide}; convert it (iconv -t UTF-8), or "
-            f"use "
-            "data.unit=byte"
+            "use data.unit=byte"
         ) from error
 
 
@@ -142,7 +142,7 @@ def _tally(codes: Iterable[np.ndarray], kinds: int) -> dict[int, int]:
 
 def processes(splits: Splits) -> int:
     """Return among how many processes reading words is worth dividing."""
-    return (os.cpu_count() or 1) if size(splits) > SERIAL else 1
+    return min(os.cpu_count() or 1, MOST) if size(splits) > SERIAL else 1
 
 
 def tasks(parts: list[Part]) -> Iterator[Lines]:

@@ -105,11 +105,13 @@ class Expected:
         vocabulary: how many different tokens.
         tokens: how many in train, valid and test.
         content: how many bytes the whole text has.
+        archive: the sha256 of what the text was fetched in.
     """
 
     vocabulary: int | None = None
     tokens: list[int] | None = None
     content: int | None = None
+    archive: str | None = None
 
     def check(self, corpus: Corpus, content: int) -> None:
         """Raise ValueError, with how to go on all the same, where the corpus is another one."""
@@ -163,7 +165,7 @@ def prepare(
     place = Path(cache).expanduser()
     if recipe.words:
         sources = [*sources, recipe.words]
-    stamp = Stamp(place, sources, [PREPARATION, name, str(recipe)])
+    stamp = Stamp(place, sources, [PREPARATION, name, str(recipe), expected and expected.archive])
     folder = stamp.folder()
     corpus = _load(folder, name) if folder else None
     if corpus is None:
