@@ -69,7 +69,8 @@ def _in_folder(folder: Path) -> dict[str, list[Path]]:
     if not texts:
         raise FileNotFoundError(
             f"data.path: {folder} has nothing that fits: neither files with 'train', 'valid' and 'test' in "
-            f"their names nor any .txt (or .txt.gz, .bz2, .xz, .zst); others are named by a glob: {folder}/*.md"
+            "their names nor any .txt (or .txt.gz, .bz2, .xz, .zst); others are named by a glob: "
+            f"{folder}/*.md"
         )
     log.info("data.path: one text of %s", ", ".join(path.name for path in texts))
     return {"": texts}
