@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from conftest import ROOT, TINY, tiny_text
 from txl.data import cache as cache_module
-from txl.data import passes, preparation, reading, report, text
+from txl.data import passes, preparation, reading, report, text, workers
 from txl.data.reading import Part, borders, chunks
 
 PACKERS = {
@@ -113,6 +113,14 @@ def test_the_size_of_pieces_and_the_number_of_processes_change_nothing(tmp_path,
         again = prepared(file, tmp_path / "2", unit)
         assert again.vocabulary.symbols == corpus.vocabulary.symbols
         assert all(np.array_equal(again.tokens[split], corpus.tokens[split]) for split in corpus.tokens)
+
+
+def test_a_worker_that_ends_is_named(text_file):
+    part = Part.whole(text_file, "word")
+    with workers.Workers(2, workers.count, "<eos>") as pool:
+        pool.processes[1].kill()
+        with pytest.raises(OSError, match=r"a process that reads words ended with -9; is the memory full"):
+            list(pool.map(passes.tasks([part] * 4)))
 
 
 SCRIPTS = (

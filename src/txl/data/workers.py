@@ -138,5 +138,8 @@ def work() -> None:
             task = pickle.load(sys.stdin.buffer)
         except EOFError:
             return
-        pickle.dump(function(setting, task), sys.stdout.buffer, protocol=pickle.HIGHEST_PROTOCOL)
-        sys.stdout.buffer.flush()
+        try:
+            pickle.dump(function(setting, task), sys.stdout.buffer, protocol=pickle.HIGHEST_PROTOCOL)
+            sys.stdout.buffer.flush()
+        except BrokenPipeError:  # the parent has gone
+            os._exit(1)
