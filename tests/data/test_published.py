@@ -323,5 +323,9 @@ def test_one_billion_word_has_its_shards_and_its_vocabulary(server, tmp_path):
     mine = lm1b(str(unpacked / base), [], None, str(vocabulary), [], cache=str(tmp_path))
     assert mine.sha256 == corpus.sha256
     assert Path(mine.folder) == Path(corpus.folder)
+    with pytest.raises(
+        ConnectionError, match=r"vocab\.txt .*\(and http.*lm1b.* at .*tar\.gz\).*data\.words=…"
+    ):
+        lm1b(None, [address], sha256, None, [server.address + "/gone"], cache=str(tmp_path / "other"))
     with pytest.raises(ValueError, match=r"data\.valid_shard=50 must be from 0 to 49"):
         prepared(valid_shard=50)

@@ -18,6 +18,8 @@ from txl.data.reading import Part, members, split_by_bytes, unpacked
 
 __all__ = ["Corpus", "enwiki_sample", "large_text", "lm1b", "ptb", "sotu", "text", "wikitext"]
 
+LM1B = "1-billion-word-language-modeling-benchmark-r13output.tar.gz"
+
 
 def enwiki_sample(unit: str = "byte", bpe_vocabulary: int = 8192, cache: str = "~/.cache/txl") -> Corpus:
     """Return 6,089,746 bytes of Wikipedia's XML, enwik8's format, from the test data of gensim.
@@ -296,7 +298,8 @@ def lm1b(
     if unit == "word":
         known = Path(words).expanduser() if words else None
         kept = _downloads(cache, "lm1b") / "1b_word_vocab.txt"
-        known = known or fetch("lm1b", words_addresses, None, kept)
+        beside = "" if path else f" (and {', '.join(addresses[:1])} at {kept.with_name(LM1B)})"
+        known = known or fetch("lm1b", words_addresses, None, kept, beside, "data.words")
         if not known.is_file():
             raise FileNotFoundError(f"data.words: there is no file {known}")
     recipe = Recipe(unit, bpe_vocabulary=bpe_vocabulary, words=known)
@@ -315,8 +318,7 @@ def lm1b(
             return {split: parts_of(files, unit, folder) for split, files in found.items()}
 
     else:
-        name = "1-billion-word-language-modeling-benchmark-r13output.tar.gz"
-        archive = place or fetch("lm1b", addresses, sha256, _downloads(cache, "lm1b") / name)
+        archive = place or fetch("lm1b", addresses, sha256, _downloads(cache, "lm1b") / LM1B)
         sources = [archive]
 
         def lay_out(folder: Folder) -> dict[str, list[Part]]:

@@ -29,7 +29,14 @@ class Broken(Exception):  # noqa: N818  it is no error until every address is br
         self.again = again
 
 
-def fetch(corpus: str, addresses: list[str], sha256: str | None, target: Path, beside: str = "") -> Path:
+def fetch(
+    corpus: str,
+    addresses: list[str],
+    sha256: str | None,
+    target: Path,
+    beside: str = "",
+    setting: str = "data.path",
+) -> Path:
     """Return a file, fetched unless it is there already.
 
     Args:
@@ -37,7 +44,8 @@ def fetch(corpus: str, addresses: list[str], sha256: str | None, target: Path, b
         addresses: where it is found, tried in turn.
         sha256: of the file; None where none was published.
         target: what it is called when it is whole. A copy that somebody put there is taken.
-        beside: what else belongs there, for the message of the error.
+        beside: what else is needed, for the message of the error.
+        setting: which names a copy that lies elsewhere.
 
     Raises:
         ConnectionError: no address gave it; says what to get from where and where to put it.
@@ -53,7 +61,7 @@ def fetch(corpus: str, addresses: list[str], sha256: str | None, target: Path, b
             target.parent.mkdir(parents=True, exist_ok=True)
             with FileLock(target.with_name(f".{target.name}.lock")):
                 if not target.is_file():  # unless another process has fetched it meanwhile
-                    _fetch(corpus, addresses, sha256, target, part, beside)
+                    _fetch(corpus, addresses, sha256, target, part, beside, setting)
     except ConnectionError:
         raise
     except OSError as error:
@@ -77,7 +85,13 @@ def verify(corpus: str, file: Path, sha256: str | None) -> None:
 
 
 def _fetch(
-    corpus: str, addresses: list[str], sha256: str | None, target: Path, part: Path, beside: str
+    corpus: str,
+    addresses: list[str],
+    sha256: str | None,
+    target: Path,
+    part: Path,
+    beside: str,
+    setting: str,
 ) -> None:
     """Try the addresses in turn."""
     import pooch
@@ -101,7 +115,7 @@ def _fetch(
             if not more:
                 break
         reasons.append(f"{address} ({reason})")
-    where = f"put it at {target}{beside}, then run this again; or name your own copy: data.path=…"
+    where = f"put it at {target}{beside}, then run this again; or name your own copy: {setting}=…"
     if not addresses:
         raise ConnectionError(f"data={corpus}: {target.name} has no public address; get a copy and {where}")
     raise ConnectionError(
