@@ -42,7 +42,7 @@ def write_text(file: Path, size: int) -> None:
 
 
 def resident(process: int) -> int:
-    """Return the resident memory in bytes of a process and its children, as Linux tells it."""
+    """Return the resident memory in bytes of a process and its children, what they share counted in each."""
     total, waiting = 0, [process]
     while waiting:
         one = waiting.pop()
@@ -51,22 +51,25 @@ def resident(process: int) -> int:
             waiting += map(int, Path(f"/proc/{one}/task/{one}/children").read_text().split())
         except (FileNotFoundError, ProcessLookupError):
             continue
-        total += (int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGE_SIZE")  # not what files share
+        total += int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
     return total
 
 
 def prepared(file: Path, unit: str, cache: Path) -> dict:
     """Return the seconds and the memory of one `txl prepare`."""
-    command = [sys.executable, "-m", "txl", "prepare", "data=text", f"data.path={file}", f"data.unit={unit}"]
+    command = [sys.executable, "-m", "txl", "prepare", "--json", "data=text", f"data.path={file}"]
+    command += [f"data.unit={unit}", f"data.cache={cache}"]
     began, highest = time.perf_counter(), 0
-    with subprocess.Popen([*command, f"data.cache={cache}"], stdout=subprocess.DEVNULL) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         done = threading.Event()
         while process.poll() is None:
             highest = max(highest, resident(process.pid))
             done.wait(0.02)
+        seconds = time.perf_counter() - began
+        report = json.loads(process.stdout.read() or "{}")
     if process.returncode:
         raise SystemExit(f"error: {' '.join(command)} ended with {process.returncode}")
-    return {"seconds": time.perf_counter() - began, "peak_memory_bytes": highest}
+    return {"seconds": seconds, "peak_memory_bytes": highest, "vocabulary": report["vocabulary"]}
 
 
 def main() -> None:
@@ -93,8 +96,9 @@ def main() -> None:
             }
             print(
                 f"{unit}s: {speed:.1f} MB/s (at least {goal:.0f}), {first['seconds']:.1f} s for "
-                f"{measured['bytes'] / 1e6:,.0f} MB; peak memory {first['peak_memory_bytes'] / 1e6:,.0f} MB "
-                f"(below 1,000); again {again['seconds']:.2f} s (below 1)"
+                f"{measured['bytes'] / 1e6:,.0f} MB, {first['vocabulary']:,} different; peak memory "
+                f"{first['peak_memory_bytes'] / 1e6:,.0f} MB (below 1,000); again {again['seconds']:.2f} s "
+                "(below 1)"
             )
     if arguments.json:
         arguments.json.write_text(json.dumps(measured, indent=2) + "\n", "utf-8")
