@@ -5,7 +5,11 @@ import hashlib
 import http.server
 import io
 import itertools
+import json
+import os
 import re
+import subprocess
+import sys
 import tarfile
 import threading
 import time
@@ -32,7 +36,7 @@ def counted(text: str) -> tuple[int, int]:
     seen = Counter()
     for line in io.StringIO(text, newline="\n"):
         seen.update(re.findall(r"\S+", line))
-        seen["end"] += 1
+        seen[None] += 1
     return sum(seen.values()), len(seen)
 
 
@@ -268,6 +272,20 @@ def test_ptb_comes_from_its_archive_or_your_copy(server, tmp_path):
     (tmp_path / "mine.tgz").write_bytes(archive)
     mine = ptb(str(tmp_path / "mine.tgz"), [], cache=str(tmp_path))
     assert mine.sha256 == fetched.sha256
+
+
+PTB = Path(os.environ.get("TXL_REFERENCE", "nowhere")).parent / "corpora" / "ptb"
+
+
+@pytest.mark.skipif(not PTB.is_dir(), reason="the Penn Treebank is licensed and not here")
+def test_the_penn_treebank_has_the_counts_that_are_known(tmp_path):
+    words = ["prepare", "--json", "data=ptb", f"data.path={PTB}", f"data.cache={tmp_path}"]
+    done = subprocess.run([sys.executable, "-m", "txl", *words], capture_output=True, text=True, check=True)
+    report = json.loads(done.stdout)
+    texts = {split: (PTB / f"ptb.{split}.txt").read_text("utf-8") for split in ("train", "valid", "test")}
+    assert report["tokens"] == {split: counted(text)[0] for split, text in texts.items()}
+    assert report["tokens"] == {"train": 929_589, "valid": 73_760, "test": 82_430}
+    assert report["vocabulary"] == counted("".join(texts.values()))[1] == 10_000
 
 
 def test_one_billion_word_has_its_shards_and_its_vocabulary(server, tmp_path):

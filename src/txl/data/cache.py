@@ -112,11 +112,13 @@ class Stamp:
             return None
         return self.file.parents[1] / known["folder"] if known["files"] == self.seen else None
 
+    def check(self) -> None:
+        """Raise ValueError if a file is another than it was at first: what was made of it is of no text."""
+        if self._look() != self.seen:
+            raise ValueError(f"{self.sources[0]} or another file changed while it was read; start again")
+
     def write(self, folder: Path) -> None:
         """Remember the folder, unless a file changed so lately that another change might not show."""
-        if self._look() != self.seen:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise ValueError(f"{self.sources[0]} or another file changed while it was read; start again")
         latest = max((seen[-1] for seen in self.seen), default=0) / 1e9
         if latest > self.began - SETTLED_SECONDS:
             return

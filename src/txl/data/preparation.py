@@ -181,9 +181,12 @@ def prepare(
                 log.info("preparing %s (%s bytes) in %s", name, f"{sum(sizes):,}", folder)
                 with work.writing(sum(sizes)):
                     _write(work.prepared(), splits, recipe, name, sha256, each)
+                    stamp.check()
                     move(work.prepared(), folder)
                 corpus = _load(folder, name)
             stamp.write(folder)
+    if corpus is None:
+        raise OSError(f"{folder} is damaged and cannot be replaced; remove it")
     if expected:
         expected.check(corpus, report(corpus)["bytes"])
     return corpus
@@ -317,5 +320,5 @@ def _load(folder: Path, name: str) -> Corpus | None:
     except (ValueError, KeyError, EOFError) as error:
         reason = str(error)
     log.warning("%s is damaged (%s): it is prepared again", folder, reason)
-    shutil.rmtree(folder)
+    shutil.rmtree(folder, ignore_errors=True)
     return None
