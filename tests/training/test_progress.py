@@ -1,5 +1,7 @@
 """What is logged, and that it is true."""
 
+import json
+import re
 import time
 
 import pytest
@@ -88,6 +90,23 @@ def test_a_checkpoint_remembers_what_was_counted(run_here, tiny):
     progress = torch.load(directory / "checkpoints" / "last.ckpt", weights_only=True)["progress"]
     assert progress["tokens"] == 4 * 4 * 16
     assert progress["seconds"] > progress["validating"] > 0
+
+
+def test_a_loss_that_explodes_stops_the_run_and_names_a_good_checkpoint(run_here, tiny, tmp_path, caplog):
+    """A learning rate that rises without end: learns at first, and then breaks what was learned."""
+    rising = ["optimizer.lr=3", "schedule=constant", "schedule.warmup_steps=600", "trainer.max_steps=600"]
+    with pytest.raises(SystemExit):
+        run_here(
+            *tiny, *rising, "trainer.max_loss_rise=0.5", "trainer.log_every=20", "trainer.validate_every=20"
+        )
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert results["status"] == "failed"
+    said = results["error"]
+    assert "by more than trainer.max_loss_rise=0.5; lower optimizer.lr" in said
+    path, step = re.search(r"the last good checkpoint is (\S+), of step (\d+)$", said).groups()
+    assert torch.load(path, weights_only=True)["global_step"] == int(step)
+    assert int(step) <= int(re.search(r"at step (\d+) by more", said)[1])
+    assert said in caplog.text
 
 
 def test_no_checkpoint_is_written_after_a_loss_that_is_not_finite(run_here, tiny, caplog):

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from txl.training.schedules import cosine
+from txl.training.schedules import constant, cosine, inverse_square_root
 
 
 def test_cosine_rises_to_one_and_falls_to_the_floor():
@@ -39,3 +39,21 @@ def test_impossible_settings_are_refused():
         cosine(0, total=10, warmup_steps=-1)
     with pytest.raises(ValueError, match="floor"):
         cosine(0, total=10, warmup_steps=1, floor=2.0)
+    for schedule in (constant, inverse_square_root):
+        with pytest.raises(ValueError, match="warmup_steps"):
+            schedule(0, total=10, warmup_steps=-1)
+
+
+def test_the_inverse_square_root_is_vaswanis_scaled_to_one():
+    """min(s^-0.5, s·w^-1.5) of "Attention is all you need", times w^0.5; s counts from 1."""
+    for warmup in (1, 16, 400):
+        vaswani = [min(s**-0.5, s * warmup**-1.5) for s in range(1, 1001)]
+        factors = [inverse_square_root(step, total=7, warmup_steps=warmup) for step in range(1000)]
+        assert factors == pytest.approx([factor * warmup**0.5 for factor in vaswani])
+        assert max(factors) == factors[warmup - 1] == 1.0
+    assert inverse_square_root(3, total=7, warmup_steps=0) == 0.5
+
+
+def test_constant_stays_after_the_warm_up():
+    assert [constant(step, total=9, warmup_steps=4) for step in range(6)] == [0.25, 0.5, 0.75, 1, 1, 1]
+    assert constant(0, total=9, warmup_steps=0) == 1.0

@@ -123,6 +123,13 @@ def trainer(config: Config, module: LanguageModel, corpus: Corpus, run: Run) -> 
     precision, reason = resolve_precision(settings.precision, settings.accelerator)
     flops = training_flops_per_token(module.model, lengths.segment_length, lengths.memory_length)
     flops *= lengths.segment_length / lengths.step  # with half loss every token is read twice and scored once
+    run.loggers = [
+        JsonLines(run.directory / "metrics.jsonl"),
+        *(
+            component(logger, f"logger.{name}")(directory=run.directory, config=run.results["config"])
+            for name, logger in config.logger.items()
+        ),
+    ]
     wait = DataWait()
     guard = Guard(settings.max_loss_rise, run.checkpoints)
     monitor = Monitor(
@@ -151,7 +158,7 @@ def trainer(config: Config, module: LanguageModel, corpus: Corpus, run: Run) -> 
         limit_test_batches=settings.evaluation_batches,
         profiler=wait,
         use_distributed_sampler=False,
-        logger=JsonLines(run.directory / "metrics.jsonl"),
+        logger=run.loggers,
         callbacks=[
             monitor,
             *trace,

@@ -161,6 +161,7 @@ class Config:
     evaluation: Evaluation
     trainer: Trainer
     sample: Sample
+    logger: dict[str, Any]
 
     def __post_init__(self) -> None:
         _not_negative("", self, "seed")
@@ -179,8 +180,10 @@ def check(settings: DictConfig) -> Config:
         config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), settings))
     except OmegaConfBaseException as error:
         raise _readable(error) from error
-    for group in SUPPLIED:
+    for group in SUPPLIED.keys() - {"logger"}:
         component(getattr(config, group), group)
+    for name, logger in config.logger.items():
+        component(logger, f"logger.{name}")
     model = config.model
     if {"n_head", "d_head", "d_model"} <= set(model):
         heads = model["n_head"] * model["d_head"]
@@ -199,7 +202,11 @@ SUPPLIED = {
     "data": (),
     "optimizer": ("parameters",),
     "schedule": ("step", "total"),
+    "logger": ("directory", "config"),
 }
+
+# Packages that not everybody needs, and the extra of this package that brings each.
+EXTRAS = {"wandb": "wandb", "tensorboard": "tensorboard", "pytorch_optimizer": "lamb"}
 
 
 def check_lengths(config: Config, tokens: dict[str, int]) -> None:
@@ -240,10 +247,11 @@ def component(group: Any, name: str) -> Callable:
 
     Args:
         group: `_target_` (an import path) and its settings.
-        name: of the group: a key of `SUPPLIED`, which says what the caller will give.
+        name: of the group: a key of `SUPPLIED`, which says what the caller will give; or of a part of it.
 
     Raises:
-        ConfigError: no target, a target that cannot be imported, an unknown or missing key, a wrong type.
+        ConfigError: no target, a target that cannot be imported, a package that is not installed, an unknown
+            or missing key, a wrong type.
     """
     if not isinstance(group, dict) or not isinstance(group.get("_target_"), str):
         raise ConfigError(f"{name}: a group needs a _target_, the import path of what it sets up")
@@ -252,6 +260,9 @@ def component(group: Any, name: str) -> Callable:
     try:
         target = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
+        if isinstance(error, ModuleNotFoundError) and error.name in EXTRAS:
+            extra = f"pip install 'txl[{EXTRAS[error.name]}]'"
+            raise ConfigError(f"{name} needs the package {error.name}; install it with: {extra}") from error
         raise ConfigError(f"{name}._target_={group['_target_']} cannot be imported: {error}") from error
     parameters = inspect.signature(target).parameters
     open_ended = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -259,7 +270,7 @@ def component(group: Any, name: str) -> Callable:
     allowed = [
         key
         for key, parameter in parameters.items()
-        if key not in SUPPLIED[name] and parameter.kind not in open_ended
+        if key not in SUPPLIED[name.split(".")[0]] and parameter.kind not in open_ended
     ]
     for key in settings:
         if key not in allowed and not takes_any:

@@ -1,4 +1,4 @@
-"""The log of a run: `metrics.jsonl`, a line each time something is logged, always."""
+"""The log of a run: `metrics.jsonl`, a line each time something is logged, always; and what loggers share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,27 @@ from pytorch_lightning.loggers.logger import Logger
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
 
-class JsonLines(Logger):
+class RunLogger(Logger):
+    """What a logger of a run is: Lightning's, without names and versions, and told how the run ended."""
+
+    @property
+    def name(self) -> str:
+        """Lightning's name of the logger."""
+        return type(self).__name__
+
+    @property
+    def version(self) -> str:
+        """There is one version: the run directory."""
+        return ""
+
+    def log_hyperparams(self, *_: Any, **__: Any) -> None:
+        """The settings are in `config.yaml`; a logger that shows them takes them when it is made."""
+
+    def close(self, results: dict[str, Any]) -> None:
+        """End the log. `results` is what `results.json` holds; all files of the run are there."""
+
+
+class JsonLines(RunLogger):
     """Appends one JSON object a line. A line is written in one piece, so a killed run leaves whole lines.
 
     Args:
@@ -22,25 +42,12 @@ class JsonLines(Logger):
         super().__init__()
         self.path = Path(path)
 
-    @property
-    def name(self) -> str:
-        """Lightning's name of the logger."""
-        return "jsonl"
-
-    @property
-    def version(self) -> str:
-        """There is one version: the file."""
-        return ""
-
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         """Append one line: the step and the metrics; what is not finite becomes null, for JSON has no nan."""
         line = finite({"step": step, **{key: value for key, value in metrics.items() if key != "epoch"}})
         with self.path.open("ab", buffering=0) as file:
             file.write(json.dumps(line).encode() + b"\n")
-
-    def log_hyperparams(self, *_: Any, **__: Any) -> None:
-        """The settings are in `config.yaml`."""
 
 
 def finite(value: Any) -> Any:

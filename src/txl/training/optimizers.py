@@ -1,4 +1,4 @@
-"""Optimizers, one function each, with typed settings that `conf/optimizer/` fills in."""
+"""Optimizers, one function each, with settings that `conf/optimizer/` fills in. LAMB is in `lamb.py`."""
 
 from __future__ import annotations
 

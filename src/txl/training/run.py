@@ -27,7 +27,7 @@ from txl.report import draw_learning_curve
 from txl.training.config import Evaluation
 from txl.training.guard import DivergedError
 from txl.training.interruption import Interrupted, Interruption
-from txl.training.metrics import finite
+from txl.training.metrics import RunLogger, finite
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +51,7 @@ class Run:
         self.claimed = False  # whether the directory is this run's, to be written in
         self.preparing = True  # until the first step an error is the input's, and one line
         self.interruption = Interruption(str(self.checkpoints / "last.ckpt"))
+        self.loggers: list[RunLogger] = []
         self.results: dict[str, Any] = {
             "schema": SCHEMA,
             "name": settings.get("name"),
@@ -148,6 +149,14 @@ class Run:
     ) -> None:
         """Say how it ended, write it down, and leave with an exit code that is not 0 unless all went well."""
         self.interruption.__exit__()
+        try:
+            self._conclude(kind, error, trace)
+        finally:
+            self._close_loggers()
+
+    def _conclude(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.results["finished_at"] = datetime.now(timezone.utc).isoformat(timespec="seconds")
         if error is None:
             self.record(status="completed", error=None)
@@ -168,6 +177,14 @@ class Run:
         else:
             log.error("failed; results so far are in %s", self.directory, exc_info=(kind, error, trace))
         raise SystemExit(1) from None
+
+    def _close_loggers(self) -> None:
+        """Tell the loggers how it ended. What goes wrong there takes nothing away from a run that is over."""
+        for logger in self.loggers:
+            try:
+                logger.close(self.results)
+            except Exception as error:
+                log.warning("logger %s could not be closed: %s", logger.name, error, exc_info=True)
 
 
 def write_whole(path: Path, text: str, new: bool = False) -> None:

@@ -1,0 +1,146 @@
+"""`logger=wandb`: Weights & Biases, online where one is logged in and offline elsewhere. It never asks.
+
+A run directory is one W&B run: its id is kept in `wandb/id` and taken up again when the run is resumed. All
+files are in the run directory.
+"""
+
+from __future__ import annotations
+
+import html
+import logging
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+
+import wandb
+from pytorch_lightning.utilities.rank_zero import rank_zero_only
+
+from txl.training.metrics import RunLogger
+
+log = logging.getLogger(__name__)
+
+CONNECT_SECONDS = 30.0  # how long to try at the beginning before going on offline
+UPLOAD_SECONDS = 120.0  # how long the end may wait for the upload; what is missing can be synced later
+FILES = ("config.yaml", "results.json", "metrics.jsonl", "sample.txt", "figures/learning_curve.png")
+
+
+class Wandb(RunLogger):
+    """Logs to Weights & Biases, with the tokens read as the x axis.
+
+    The variable WANDB_MODE (offline, disabled) has the last word on where it goes.
+
+    Args:
+        directory: of the run.
+        config: the resolved settings.
+        project: where runs are collected.
+        entity: user or team; `None` for the default of who is logged in.
+        name: what the run is called; `None` for the name of the settings and of the directory.
+        group: runs that belong together; `None` for the sweep, if it is one.
+        job_type: what the run is in its group; `None` for the job's place in the sweep.
+        offline: do not connect even where one is logged in.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        config: dict[str, Any],
+        project: str,
+        entity: str | None,
+        name: str | None,
+        group: str | None,
+        job_type: str | None,
+        offline: bool,
+    ) -> None:
+        super().__init__()
+        self.directory, self.offline = Path(directory), offline
+        sweep, job = sweep_of(self.directory)
+        self.settings = {
+            "project": project,
+            "entity": entity,
+            "name": name or f"{config['name']} {self.directory.name}",
+            "group": group or sweep,
+            "job_type": job_type or job,
+            "config": config,
+        }
+        self.run: wandb.Run | None = None
+
+    @property
+    @rank_zero_only
+    def experiment(self) -> wandb.Run:
+        """The W&B run; Lightning asks for it before training."""
+        if self.run is None:
+            self.run = self._start()
+            self.run.define_metric("tokens")
+            self.run.define_metric("*", step_metric="tokens")
+        return self.run
+
+    def _start(self) -> wandb.Run:
+        """Begin the run, or go on with it if this directory has one already."""
+        kept = self.directory / "wandb" / "id"
+        if not kept.exists():
+            kept.parent.mkdir(exist_ok=True)
+            kept.write_text(secrets.token_hex(4), "ascii")
+        settings = self.settings | {"id": kept.read_text("ascii").strip(), "dir": self.directory}
+        mode = os.environ.get("WANDB_MODE", "online")
+        if mode == "online" and not self.offline and wandb.login(prompt=False, verify=False):
+            try:
+                run = wandb.init(mode="online", resume="allow", settings=quiet(), **settings)
+            except wandb.Error as error:
+                wandb.teardown()  # it still holds the id
+                log.warning("wandb: no connection, logging offline: %s", str(error).splitlines()[0])
+            else:
+                log.info("wandb: %s", run.url)
+                return run
+        run = wandb.init(mode="disabled" if mode == "disabled" else "offline", settings=quiet(), **settings)
+        if mode != "disabled":
+            log.info("wandb: offline; upload with: wandb sync %s", kept.parent)
+        return run
+
+    @rank_zero_only
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        """Log one row. W&B counts its rows by itself: steps that a resumed run does again are no error."""
+        self.experiment.log(
+            {"step": step, **{key: value for key, value in metrics.items() if value is not None}}
+        )
+
+    def close(self, results: dict[str, Any]) -> None:
+        """Add results, learning curve and sample, and end the run: as failed, unless it was completed."""
+        if self.run is None:
+            return
+        keys = ("status", "error", "model", "data", "training", "valid", "test")
+        self.run.summary.update({key: results[key] for key in keys if results[key] is not None})
+        files = [self.directory / name for name in FILES if (self.directory / name).exists()]
+        shown: dict[str, Any] = {}
+        for path in files:
+            if path.name == "sample.txt":
+                shown["sample"] = wandb.Html(
+                    f"<pre>{html.escape(path.read_text('utf-8'))}</pre>", inject=False
+                )
+            if path.suffix == ".png":
+                shown[path.stem] = wandb.Image(str(path))
+        if shown:
+            self.run.log({"tokens": results["training"]["tokens"], **shown})
+        artifact = wandb.Artifact(f"run-{self.run.id}", type="run")
+        for path in files:
+            artifact.add_file(
+                str(path), str(path.relative_to(self.directory)), skip_cache=True, policy="immutable"
+            )
+        self.run.log_artifact(artifact)
+        self.run.finish(exit_code=0 if results["status"] == "completed" else 1)
+        self.run = None
+
+
+def quiet() -> wandb.Settings:
+    """Return settings under which W&B neither prints, nor copies what is printed, nor waits for long."""
+    return wandb.Settings(
+        silent=True, console="off", init_timeout=CONNECT_SECONDS, finish_timeout=UPLOAD_SECONDS
+    )
+
+
+def sweep_of(directory: Path) -> tuple[str | None, str | None]:
+    """Return the name of the sweep that a run directory belongs to, and its place in it."""
+    for parent in directory.parents[:2]:
+        if (parent / "multirun.yaml").exists():  # Hydra writes it before the first job
+            return parent.name, directory.relative_to(parent).as_posix()
+    return None, None
