@@ -265,9 +265,11 @@ def test_the_command_reports_and_names_what_is_wrong(tmp_path, text_file):
         assert done.stderr.count("\n") <= 2
 
 
-def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path):
-    file, cache = tmp_path / "a.txt", tmp_path / "c"
-    file.write_bytes(b"hello world " * 20_000)
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, packed):
+    content, cache = b"hello world " * 20_000, tmp_path / "c"
+    file = tmp_path / ("a.txt.gz" if packed else "a.txt")
+    file.write_bytes(gzip.compress(content) if packed else content)
 
     def limit():
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""What takes longer shows how far it is: a bar in a terminal, else plain lines; what is quick says nothing."""
+"""What takes longer shows how far it is: a bar in a terminal, else plain lines; what is quick is silent."""
 
 import io
 import logging

@@ -51,7 +51,8 @@ class Work:
         except (ConnectionError, ModuleNotFoundError):
             raise
         except OSError as error:
-            if error.errno is None:
+            elsewhere = error.filename and not str(error.filename).startswith(str(self.cache))
+            if error.errno is None or elsewhere:
                 raise
             needs = f" (this corpus of {size / 1e6:,.0f} MB needs up to four times that)" if size else ""
             raise OSError(

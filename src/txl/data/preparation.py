@@ -171,7 +171,8 @@ def prepare(
     if corpus is None:
         with contextlib.ExitStack() as stack:
             work = Work(place, stack)
-            splits = lay_out(work.unpacked)
+            with work.writing(0):
+                splits = lay_out(work.unpacked)
             whole, each = passes.hashes(splits, recipe.unit)
             sha256 = sha256 or whole
             sizes = [sum(part.size for part in splits[split]) for split in SPLITS]
