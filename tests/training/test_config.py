@@ -72,6 +72,10 @@ MISTAKES = {
     "evaluation.attention_length=0": "evaluation.attention_length=0 must be positive",
     "trainer.precision=half": "trainer.precision=half must be one of auto, 32-true",
     "trainer.accelerator=tpu": "trainer.accelerator=tpu must be one of auto, cpu, gpu",
+    "training.streams=random": "training.streams=random must be one of ordered, documents, sentences",
+    "training.streams=shuffled": "training.streams=shuffled has nothing to remember from segment to segment, "
+    "but training.memory_length=64; use memory_length=0",
+    "evaluation.streams=shuffled": "evaluation.streams=shuffled has nothing to remember",
     "sample.temperature=-1": "sample.temperature=-1.0 must be 0 or more",
     "seed=-1": "seed=-1 must be 0 or more",
     "model.n_head=3": "model.n_head=3 × model.d_head=64 = 192 does not fit model.d_model=128",
@@ -94,6 +98,25 @@ def test_a_mistake_is_one_line_that_says_what_was_expected(override):
 
 
 @pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ["training.random_start=true", "training.streams=sentences"],
+            "needs training.streams=ordered, not",
+        ),
+        (
+            ["training.variable_length=true", "training.streams=documents"],
+            "=ordered or sentences and",
+        ),
+        (["training.variable_length=true", "training.loss=half"], "loss=full, not ordered and half"),
+    ],
+)
+def test_options_of_streams_that_exclude_each_other_are_refused(overrides, message):
+    with pytest.raises(ConfigError, match=message):
+        check(composed("name=x", *overrides))
+
+
+@pytest.mark.parametrize(
     ("overrides", "tokens", "message"),
     [
         (
@@ -111,6 +134,11 @@ def test_a_mistake_is_one_line_that_says_what_was_expected(override):
             ["evaluation.segment_length=9999"],
             1000,
             "evaluation.segment_length=9999 is longer than the data: no split",
+        ),
+        (
+            ["training.streams=shuffled", "training.memory_length=0", "training.segment_length=1001"],
+            1000,
+            "longer than the data: 1,000 training tokens in 1 rows",
         ),
         ([], 1, "the valid split has 0 tokens"),
     ],

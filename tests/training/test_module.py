@@ -9,7 +9,7 @@ import pytorch_lightning as pl
 import torch
 
 from conftest import SMALL, small_model
-from txl.data import OrderedStreams
+from txl.data import DocumentStreams, OrderedStreams
 from txl.training.config import Evaluation, Training
 from txl.training.module import LanguageModel
 from txl.training.optimizers import adamw
@@ -17,12 +17,12 @@ from txl.training.schedules import cosine
 
 
 def module_of(
-    training=(2, 5, 6, None, "full"), evaluation=(2, 5, 6, None, "full", None), **changes
+    training=(2, 5, 6, None, "full"), evaluation=(2, 5, 6, None, "full"), clamp=None, **changes
 ) -> LanguageModel:
     return LanguageModel(
         small_model(**changes).train(),
-        Training(*training),
-        Evaluation(*evaluation),
+        Training(*training, "ordered", "\n", False, False),
+        Evaluation(*evaluation, "ordered", "\n", clamp),
         partial(adamw, lr=1e-3, beta1=0.9, beta2=0.95, weight_decay=0.0),
         partial(cosine, warmup_steps=2),
     )
@@ -42,7 +42,7 @@ def tokens_of(length: int, seed: int = 0) -> np.ndarray:
 def score_of(
     tokens: np.ndarray, batch: int, segment: int, memory: int, attention: int | None, clamp: int | None = None
 ) -> tuple[float, int]:
-    module = module_of(evaluation=(batch, segment, memory, attention, "full", clamp))
+    module = module_of(evaluation=(batch, segment, memory, attention, "full"), clamp=clamp)
     trainer_of().validate(module, OrderedStreams(tokens, batch, segment), verbose=False)
     return module.scores.loss, module.scores.count
 
@@ -55,6 +55,36 @@ def plain_score(tokens: np.ndarray, reach: int) -> float:
         hidden, memory = model(torch.tensor([[before]]), memory, attention_length=reach)
         total += model.embedding.scores(hidden, torch.tensor([[after]])).item()
     return total / (len(tokens) - 1)
+
+
+@pytest.mark.parametrize(("loss", "segment"), [("full", 3), ("half", 4)])
+def test_each_document_is_scored_as_if_it_were_alone(loss, segment):
+    tokens = tokens_of(60)
+    tokens[[9, 10, 31]] = 7
+    streams = DocumentStreams(tokens, 1, segment, loss=loss, border=[7])
+    edges = [*streams.starts.tolist(), 59]
+    assert len(edges) > 4
+
+    def score(streams):
+        module = module_of(evaluation=(1, segment, 80, None, loss))
+        trainer_of().validate(module, streams, verbose=False)
+        return module.scores.total
+
+    alone = [
+        score(OrderedStreams(tokens[begin : end + 1], 1, segment, loss=loss))
+        for begin, end in itertools.pairwise(edges)
+    ]
+    assert score(streams) == pytest.approx(sum(alone), abs=1e-9)
+
+
+def test_a_segment_of_any_length_is_remembered_whole():
+    streams = OrderedStreams(tokens_of(200), 1, 6, variable_length=True)
+    module, read = module_of(training=(1, 6, 300, None, "full")).eval(), 0
+    for batch in streams:
+        read += batch.inputs.shape[1]
+        module.training_step(batch, 0)
+        assert module.memory.length.tolist() == [read]
+    assert read == 199
 
 
 @pytest.mark.parametrize("length", [2, 30, 31, 37])
@@ -80,7 +110,7 @@ def test_a_longer_attention_changes_the_score():
 def test_a_clamp_of_evaluation_is_gone_in_training():
     tokens = tokens_of(60)
     assert score_of(tokens, 1, 5, 20, 20, clamp=3)[0] != score_of(tokens, 1, 5, 20, 20)[0]
-    module = module_of(evaluation=(1, 5, 20, 20, "full", 3))
+    module = module_of(evaluation=(1, 5, 20, 20, "full"), clamp=3)
     trainer_of().validate(module, OrderedStreams(tokens, 1, 5), verbose=False)
     assert module.model.position.clamp_length is None
 

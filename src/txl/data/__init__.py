@@ -11,17 +11,24 @@ from txl.data.preparation import Corpus, report
 from txl.data.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
-    from txl.data.streams import Batch, OrderedStreams, Streams, segment_step
+    from txl.data.policies import POLICIES, DocumentStreams, SentenceStreams, ShuffledStreams, border_places
+    from txl.data.streams import Batch, OrderedStreams, Streams, longest_segment, segment_step
 
 __all__ = [
+    "POLICIES",
     "Batch",
     "Corpus",
+    "DocumentStreams",
     "OrderedStreams",
+    "SentenceStreams",
+    "ShuffledStreams",
     "Streams",
     "Vocabulary",
+    "border_places",
     "enwiki_sample",
     "large_text",
     "lm1b",
+    "longest_segment",
     "ptb",
     "report",
     "segment_step",
@@ -34,5 +41,6 @@ __all__ = [
 def __getattr__(name: str) -> object:
     """Import what makes tensors, and with it torch, where it is first used: preparing text needs neither."""
     if name in __all__:
-        return getattr(importlib.import_module("txl.data.streams"), name)
+        modules = (importlib.import_module(f"txl.data.{module}") for module in ("streams", "policies"))
+        return next(getattr(module, name) for module in modules if hasattr(module, name))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

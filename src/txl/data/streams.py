@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+
+SHORTEST, VARIATION = 5, 5  # of segments of variable length: tokens, and their standard deviation
 
 
 class Batch(NamedTuple):
@@ -45,6 +47,7 @@ class Streams(ABC):
         segment_length: L.
         rank, world_size: r and W. Process r of W reads rows r·B/W to (r+1)·B/W - 1.
         loss: "full", or "half": each target then has L/2 tokens of its own segment before it.
+        seed: of what is random.
 
     Attributes:
         step: tokens from the beginning of one segment to that of the next; what a memory must take of each.
@@ -65,6 +68,7 @@ class Streams(ABC):
         rank: int = 0,
         world_size: int = 1,
         loss: str = "full",
+        seed: int = 0,
     ) -> None:
         if len(tokens) < 2:
             raise ValueError(
@@ -74,11 +78,13 @@ class Streams(ABC):
             raise ValueError(f"batch_size {batch_size} and segment_length {segment_length} must be positive")
         if batch_size % world_size:
             raise ValueError(f"batch_size {batch_size} must be a multiple of the {world_size} processes")
-        self.tokens, self.segment_length, self.loss = tokens, segment_length, loss
+        self.tokens, self.segment_length = np.asarray(tokens), segment_length
+        self.loss, self.seed = loss, seed
         self.step = segment_step(segment_length, loss)
         self.batch_size, self.rank, self.world_size = batch_size, rank, world_size
         self.rows = np.arange(rank * batch_size // world_size, (rank + 1) * batch_size // world_size)
         self._epoch = self._given = 0  # the place: batches given of this epoch
+        self._plan: tuple[int, Any] | None = None  # of which epoch, and what was drawn for it
         self._restored = False  # whether the next epoch begins at that place
 
     @abstractmethod
@@ -89,9 +95,27 @@ class Streams(ABC):
     def batch(self, epoch: int, number: int) -> Batch:
         """Return this process's rows of a batch."""
 
-    @abstractmethod
     def describe(self) -> str:
-        """Return one line that says what this process reads."""
+        """Return which rows this process reads; policies say how."""
+        return (
+            f"process {self.rank} of {self.world_size} reads rows {self.rows[0]} to {self.rows[-1]} of "
+            f"{self.batch_size}"
+        )
+
+    def draw(self, random: np.random.Generator) -> Any:
+        """Return what is random in an epoch: here nothing."""
+        return None
+
+    def plan(self, epoch: int) -> Any:
+        """Return what `draw` gave for this epoch. It is drawn once."""
+        if self._plan is None or self._plan[0] != epoch:
+            self._plan = epoch, self.draw(np.random.default_rng([self.seed, epoch]))
+        return self._plan[1]
+
+    def taken(self, place: np.ndarray, scored: np.ndarray, fresh: np.ndarray) -> Batch:
+        """Return the batch of the tokens at `place` `[B, L + 1]`; padding lies beyond the text."""
+        taken = torch.from_numpy(self.tokens.take(place, mode="clip").astype(np.int64))
+        return Batch(taken[:, :-1], taken[:, 1:], torch.from_numpy(scored), torch.from_numpy(fresh))
 
     def __iter__(self) -> Iterator[Batch]:
         first = self._given if self._restored else 0
@@ -145,37 +169,109 @@ class OrderedStreams(Streams):
     T tokens have T - 1 targets. Row b of B gets targets b·(T-1)/B to (b+1)·(T-1)/B, so rows differ by one
     target at most and the last segment is padded. With half loss segments overlap by half and only the second
     half of each is scored, the first segment of a row whole.
+
+    Args:
+        tokens, sizes: see `Streams`.
+        random_start: read the text as a ring, in each epoch from another random token on, so that rows and
+            segments begin elsewhere. Still every token after the first is a target once.
+        variable_length: segments of `variable_lengths`, in another order in each epoch.
+        options: see `Streams`.
+
+    Raises:
+        ValueError: variable lengths with half loss, and what `Streams` raises.
     """
 
     policy = "ordered"
 
-    def __init__(self, tokens: np.ndarray, *sizes: int, **options: int | str) -> None:
+    def __init__(
+        self,
+        tokens: np.ndarray,
+        *sizes: int,
+        random_start: bool = False,
+        variable_length: bool = False,
+        **options: int | str,
+    ) -> None:
         super().__init__(tokens, *sizes, **options)
-        targets = len(tokens) - 1
-        self.begin = self.rows * targets // self.batch_size  # the first input of each row
-        self.end = (self.rows + 1) * targets // self.batch_size  # the input after its last
-        self.longest = -(-targets // self.batch_size)
+        if variable_length and self.loss == "half":
+            raise ValueError("variable lengths and half loss exclude each other; use the full loss")
+        self.random_start, self.variable_length = random_start, variable_length
+        edges = self.edges()
+        self.begin, self.end = edges[self.rows], edges[self.rows + 1]  # first input of each row, and after it
+        self.longest = int(np.diff(edges).max())
+        if variable_length:
+            self.lengths = variable_lengths(self.longest, self.segment_length, self.seed)
+
+    def edges(self) -> np.ndarray:
+        """Return `[B + 1]`, the input with which each row begins, and the one after the last."""
+        inputs = len(self.tokens) - (not self.random_start)  # in a ring the last token is read as well
+        return np.arange(self.batch_size + 1) * inputs // self.batch_size
 
     def __len__(self) -> int:
-        """Return the number of segments in an epoch, the same on every process."""
+        """Return the number of segments in an epoch, the same in each and on every process."""
+        if self.variable_length:
+            return len(self.lengths)
         return 1 + max(0, -(-(self.longest - self.segment_length) // self.step))
 
     def batch(self, epoch: int, number: int) -> Batch:
         """Return this process's rows of a batch."""
-        place = self.begin[:, None] + number * self.step + np.arange(self.segment_length + 1)
-        taken = torch.from_numpy(self.tokens[np.minimum(place, len(self.tokens) - 1)].astype(np.int64))
-        scored = torch.from_numpy(place[:, :-1] < self.end[:, None])
+        offset, length = number * self.step, self.segment_length
+        if self.variable_length:
+            edges = self.plan(epoch)[1]
+            offset, length = edges[number], edges[number + 1] - edges[number]
+        place = self.begin[:, None] + np.arange(offset, offset + length + 1)
+        scored = place[:, :-1] < self.end[:, None]
         if number > 0:
             scored[:, : self.segment_length - self.step] = False  # the segment before has scored these
-        return Batch(taken[:, :-1], taken[:, 1:], scored, torch.full((len(self.rows),), number == 0))
+        if self.random_start:
+            place = (place + self.plan(epoch)[0]) % len(self.tokens)
+            scored &= place[:, :-1] != len(self.tokens) - 1  # the first token follows nothing
+        return self.taken(place, scored, np.full(len(self.rows), number == 0))
+
+    def draw(self, random: np.random.Generator) -> tuple[int, np.ndarray]:
+        """Return where an epoch starts and the edges of its segments in a row."""
+        start = int(random.integers(len(self.tokens))) if self.random_start else 0
+        order = random.permutation(self.lengths) if self.variable_length else np.zeros(0, np.int64)
+        return start, np.append(0, np.cumsum(order))
+
+    def identity(self) -> dict[str, int | str]:
+        """Return what a saved place depends on: the seed too, where something is random."""
+        options = {"random_start": self.random_start, "variable_length": self.variable_length}
+        return super().identity() | options | ({"seed": self.seed} if any(options.values()) else {})
 
     def describe(self) -> str:
         """Return one line that says what this process reads."""
-        return (
-            f"process {self.rank} of {self.world_size} reads rows {self.rows[0]} to {self.rows[-1]} of "
-            f"{self.batch_size} in order: tokens {self.begin[0]:,} to {self.end[-1]:,}, about "
-            f"{self.longest:,} a row in {len(self):,} segments of {self.segment_length}"
+        length = (
+            f"variable length around {self.segment_length}" if self.variable_length else self.segment_length
         )
+        start = ", from another random token on in each epoch" if self.random_start else ""
+        return (
+            f"{super().describe()} in order: tokens {self.begin[0]:,} to {self.end[-1]:,}, about "
+            f"{self.longest:,} a row in {len(self):,} segments of {length}{start}"
+        )
+
+
+def variable_lengths(total: int, segment_length: int, seed: int) -> np.ndarray:
+    """Return lengths of segments that vary and add up to `total`.
+
+    The authors' draw (`get_varlen_iter` of data_utils.py): normal with standard deviation 5 around the
+    segment length, or with probability 5 % around half of it; at least 5, at most 15 more than the segment
+    length. They are drawn once, so that every epoch has as many segments.
+    """
+    random, drawn = np.random.default_rng([seed, segment_length]), np.zeros(0, np.int64)
+    while drawn.sum() < total:
+        mean = np.where(random.random(1 + total // segment_length) < 0.95, segment_length, segment_length / 2)
+        more = random.normal(mean, VARIATION).astype(np.int64)
+        shortest = min(SHORTEST, segment_length)
+        drawn = np.append(drawn, more.clip(shortest, longest_segment(segment_length)))
+    edges = np.cumsum(drawn)
+    last = int(np.searchsorted(edges, total))
+    drawn[last] -= edges[last] - total
+    return drawn[: last + 1]
+
+
+def longest_segment(segment_length: int) -> int:
+    """Return the greatest length that `variable_lengths` draws."""
+    return segment_length + 3 * VARIATION
 
 
 def segment_step(segment_length: int, loss: str) -> int:

@@ -15,10 +15,10 @@ from hydra.utils import to_absolute_path
 from omegaconf import DictConfig, OmegaConf
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 
-from txl.data import Corpus, OrderedStreams
+from txl.data import POLICIES, Corpus, Streams, border_places
 from txl.model import LearnedPosition, TransformerXL
 from txl.model.cost import parameter_counts, training_flops_per_token
-from txl.training.config import Config, ConfigError, check_lengths, component
+from txl.training.config import Config, ConfigError, Reading, check_lengths, component
 from txl.training.guard import Guard
 from txl.training.hardware import device_name, resolve_precision
 from txl.training.metrics import JsonLines
@@ -70,12 +70,14 @@ def network(config: Config, vocabulary: int) -> TransformerXL:
 def module(config: Config, corpus: Corpus, run: Run) -> LanguageModel:
     """Return the model for this corpus, ready to train."""
     model = network(config, len(corpus.vocabulary))
-    longest = max(config.training.segment_length, config.evaluation.segment_length)
-    if isinstance(model.position, LearnedPosition) and longest > model.position.key_length:
-        raise ConfigError(
-            f"evaluation.segment_length={longest} is longer than the {model.position.key_length} positions "
-            "that position=learned has from training; use a shorter segment"
-        )
+    for section in ("training", "evaluation"):
+        longest = getattr(config, section).longest_segment
+        if isinstance(model.position, LearnedPosition) and longest > model.position.key_length:
+            raise ConfigError(
+                f"{section}.segment_length: segments of {longest} tokens are longer than the "
+                f"{model.position.key_length} positions that position=learned has from training; use a "
+                "shorter segment, or another position encoding"
+            )
     if config.evaluation.clamp_length is not None and not hasattr(model.position, "clamp_length"):
         raise ConfigError(
             f"evaluation.clamp_length={config.evaluation.clamp_length}: the position encoding has no clamp; "
@@ -104,17 +106,49 @@ def module(config: Config, corpus: Corpus, run: Run) -> LanguageModel:
     return LanguageModel(model, config.training, config.evaluation, optimizer, schedule, extra)
 
 
-def streams(config: Config, corpus: Corpus) -> dict[str, OrderedStreams]:
-    """Return the streams of each split: ordered, one for each row."""
+def streams(config: Config, corpus: Corpus) -> dict[str, Streams]:
+    """Return the streams of each split, and say which they are."""
     settings = {"train": config.training, "valid": config.evaluation, "test": config.evaluation}
-    made = {
-        split: OrderedStreams(
-            corpus.tokens[split], lengths.batch_size, lengths.segment_length, loss=lengths.loss
-        )
-        for split, lengths in settings.items()
-    }
+    made = {split: _streams(split, reading, config.seed, corpus) for split, reading in settings.items()}
     log.info("reading: %s", made["train"].describe())
+    if config.evaluation.streams != config.training.streams:
+        log.info("evaluation: %s", made["valid"].describe())
     return made
+
+
+def _streams(split: str, reading: Reading, seed: int, corpus: Corpus) -> Streams:
+    """Return the streams of one split."""
+    section, options = type(reading).__name__.lower(), reading.stream_options
+    if reading.has_border:
+        try:
+            border = corpus.vocabulary.encode(reading.border.encode())
+        except ValueError as error:
+            raise ConfigError(
+                f"{section}.border={reading.border!r}: {error}; name a text that separates"
+            ) from error
+        options["border"] = border.tolist()
+        if split == "train" and not len(border_places(corpus.tokens[split], options["border"])):
+            raise ConfigError(
+                f"{section}.border={reading.border!r} is nowhere in the training text, so "
+                f"{section}.streams={reading.streams} has nothing to go by; name a text that separates"
+            )
+    if split != "test" and reading.streams == "sentences" and reading.memory_length:
+        log.warning(
+            "%s.streams=sentences with %s.memory_length=%d: the memory goes on from one sentence to the "
+            "next, which means little if they were shuffled; use memory_length=0, or streams=documents to "
+            "forget",
+            section,
+            section,
+            reading.memory_length,
+        )
+    return POLICIES[reading.streams](
+        corpus.tokens[split],
+        reading.batch_size,
+        reading.segment_length,
+        loss=reading.loss,
+        seed=seed,
+        **options,
+    )
 
 
 def trainer(config: Config, module: LanguageModel, corpus: Corpus, run: Run) -> pl.Trainer:

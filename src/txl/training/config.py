@@ -37,6 +37,8 @@ class Reading:
             `same_length` is `attention_length` = `memory_length`.
         loss: "full": every target of a segment is scored. "half": segments overlap by half and the second
             half of each is scored, so that every target has L/2 tokens of its segment before it.
+        streams: the order of reading, a key of `txl.data.POLICIES`.
+        border: the text that ends a document or a sentence.
     """
 
     batch_size: int
@@ -44,6 +46,8 @@ class Reading:
     memory_length: int
     attention_length: int | None
     loss: str
+    streams: str
+    border: str
 
     def __post_init__(self) -> None:
         section = type(self).__name__.lower()
@@ -53,6 +57,32 @@ class Reading:
             data.segment_step(self.segment_length, self.loss)
         except ValueError as error:
             raise ConfigError(f"{section}: {error}") from error
+        _one_of(f"{section}.streams", self.streams, data.POLICIES)
+        if self.streams == "shuffled" and self.memory_length:
+            raise ConfigError(
+                f"{section}.streams=shuffled has nothing to remember from segment to segment, but "
+                f"{section}.memory_length={self.memory_length}; use memory_length=0, or streams=ordered"
+            )
+
+    @property
+    def has_border(self) -> bool:
+        """Whether the streams are told where texts end."""
+        return self.streams in ("documents", "sentences")
+
+    @property
+    def stream_options(self) -> dict[str, Any]:
+        """What the streams are told besides sizes, loss, seed and border."""
+        return {}
+
+    @property
+    def longest_segment(self) -> int:
+        """The greatest number of tokens that a segment has."""
+        return self.segment_length
+
+    @property
+    def remembered(self) -> int | None:
+        """How much of a segment the memory takes: None for all, up to the next one with half loss."""
+        return self.step if self.loss == "half" else None
 
     @property
     def longest_attention(self) -> int:
@@ -62,13 +92,44 @@ class Reading:
 
     @property
     def step(self) -> int:
-        """How far apart segments begin, which is how much of each the memory takes."""
+        """How far apart segments begin."""
         return data.segment_step(self.segment_length, self.loss)
 
 
 @dataclass
 class Training(Reading):
-    """How the training text is read."""
+    """How the training text is read.
+
+    Attributes:
+        random_start: begin each epoch at another random token, the text as a ring.
+        variable_length: segments vary in length around `segment_length`, as the authors' `varlen`.
+    """
+
+    random_start: bool
+    variable_length: bool
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.random_start and self.streams != "ordered":
+            raise ConfigError(
+                f"training.random_start=true needs training.streams=ordered, not {self.streams}"
+            )
+        if self.variable_length and (self.streams not in ("ordered", "sentences") or self.loss != "full"):
+            raise ConfigError(
+                "training.variable_length=true needs training.streams=ordered or sentences and "
+                f"training.loss=full, not {self.streams} and {self.loss}"
+            )
+
+    @property
+    def stream_options(self) -> dict[str, Any]:
+        """What the streams are told besides sizes, loss, seed and border."""
+        options = {"random_start": self.random_start, "variable_length": self.variable_length}
+        return {key: value for key, value in options.items() if value}
+
+    @property
+    def longest_segment(self) -> int:
+        """The greatest number of tokens that a segment has."""
+        return data.longest_segment(self.segment_length) if self.variable_length else self.segment_length
 
 
 @dataclass
@@ -216,7 +277,8 @@ def check_lengths(config: Config, tokens: dict[str, int]) -> None:
         config: the settings.
         tokens: how many tokens each split has.
     """
-    training, rows = config.training, config.training.batch_size
+    training = config.training
+    rows = 1 if training.streams == "shuffled" else training.batch_size
     a_row = (tokens["train"] - 1) // rows
     for name, length in {"segment": training.segment_length, "memory": training.memory_length}.items():
         if length > a_row:

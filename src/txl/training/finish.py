@@ -10,7 +10,7 @@ import pytorch_lightning as pl
 import torch
 from rich.text import Text
 
-from txl.data import Corpus, OrderedStreams
+from txl.data import Corpus, Streams
 from txl.evaluation.compressors import compressed_bits
 from txl.evaluation.generation import generate
 from txl.report import draw_learning_curve, summary
@@ -26,7 +26,7 @@ def finish(
     config: Config,
     module: LanguageModel,
     corpus: Corpus,
-    streams: dict[str, OrderedStreams],
+    streams: dict[str, Streams],
     trainer: pl.Trainer,
     run: Run,
 ) -> None:
@@ -56,7 +56,7 @@ def finish(
         console.print(f"{name:>10}  {os.path.relpath(path, run.home)}", soft_wrap=True)
 
 
-def use_best_weights(module: LanguageModel, valid: OrderedStreams, trainer: pl.Trainer, run: Run) -> None:
+def use_best_weights(module: LanguageModel, valid: Streams, trainer: pl.Trainer, run: Run) -> None:
     """Score the last weights; keep them as the best, or go back to better ones of an earlier validation."""
     best = next(callback for callback in trainer.checkpoint_callbacks if callback.monitor)
     earlier = None if best.best_model_score is None else best.best_model_score.item()

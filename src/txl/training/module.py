@@ -18,7 +18,7 @@ from txl.training.config import Evaluation, Reading, Training
 
 
 class LanguageModel(pl.LightningModule):
-    """Trains and evaluates a model on ordered streams.
+    """Trains and evaluates a model on streams.
 
     The memory is an attribute and not a buffer. It is forgotten where a batch says so (`fresh`), and no hook
     of the trainer touches it. Optimization is Lightning's automatic one: one backward pass a segment, and the
@@ -102,7 +102,7 @@ class LanguageModel(pl.LightningModule):
         if memory is None:
             memory = self.model.empty_memory(len(batch.fresh), reading.memory_length)
         memory = memory.forget(batch.fresh)
-        hidden_BLD, memory = self.model(batch.inputs, memory, reading.attention_length, reading.step)
+        hidden_BLD, memory = self.model(batch.inputs, memory, reading.attention_length, reading.remembered)
         return self.model.embedding.scores(hidden_BLD, batch.targets), memory
 
     def configure_optimizers(self) -> dict[str, Any]:

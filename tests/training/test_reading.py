@@ -1,0 +1,58 @@
+"""The order of reading, chosen on the command line."""
+
+import pytest
+
+from conftest import TINY
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (
+            [
+                "training.streams=documents",
+                "evaluation.streams=documents",
+                "training.loss=half",
+                "data.unit=word",
+            ],
+            ["by documents: 164 of them, none sees another"],
+        ),
+        (
+            ["training.streams=sentences", "training.variable_length=true"],
+            [
+                "in order, each from the beginning of a sentence",
+                "segments of variable length around 16",
+                "training.streams=sentences with training.memory_length=16: the memory goes on",
+                "evaluation: process 0 of 1 reads rows 0 to 3 of 4 in order: ",
+            ],
+        ),
+        (
+            ["training.streams=shuffled", "training.memory_length=0"],
+            ["shuffled: ", "in another order in each epoch, nothing remembered"],
+        ),
+    ],
+)
+def test_a_run_reads_as_it_is_told_and_says_so(train, text_file, overrides, said):
+    done = train(*TINY, f"data.path={text_file}", *overrides)
+    assert done.returncode == 0, done.stdout + done.stderr
+    log = (train.run_directory / "train.log").read_text("utf-8")
+    for text in said:
+        assert text in log
+    assert train.results()["valid"]["loss"] < 6
+
+
+@pytest.mark.parametrize(
+    ("border", "said"),
+    [
+        ("€", "error: training.border='€': "),
+        (
+            "zzz the",
+            "error: training.border='zzz the' is nowhere in the training text, so training.st",
+        ),
+    ],
+)
+def test_a_border_that_is_not_there_is_one_clear_line(train, text_file, border, said):
+    done = train(*TINY, f"data.path={text_file}", "training.streams=documents", f"training.border='{border}'")
+    assert done.returncode == 1
+    assert said in (done.stdout + done.stderr)
+    assert "Traceback" not in done.stdout + done.stderr
