@@ -38,6 +38,7 @@ NEEDS = {
     + ["model.d_model=4"],
     "data=enwiki_sample": [],
     "data=sotu": [],
+    "data=lagged_copy": [],
 }
 
 

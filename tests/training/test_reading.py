@@ -1,8 +1,11 @@
-"""The order of reading, chosen on the command line."""
+"""The order of reading, chosen on the command line, and a text whose answer is known."""
+
+import math
 
 import pytest
 
 from conftest import TINY
+from txl.data import lagged_copy_entropy
 
 
 @pytest.mark.parametrize(
@@ -56,3 +59,22 @@ def test_a_border_that_is_not_there_is_one_clear_line(train, text_file, border, 
     assert done.returncode == 1
     assert said in (done.stdout + done.stderr)
     assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_a_text_with_a_known_answer_is_learned_as_far_as_the_model_reaches(train):
+    done = train(
+        *TINY[1:],
+        "data=lagged_copy",
+        "data.vocabulary=4",
+        "data.lag=3",
+        "data.probability=0.9",
+        "data.length=60000",
+        "training.batch_size=16",
+        "optimizer.lr=0.01",
+        "trainer.max_steps=120",
+        "trainer.validate_every=60",
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    truth = lagged_copy_entropy(4, 0.9)
+    assert f"entropy of a token {truth:.6f} nats" in done.stdout
+    assert truth - 0.05 < train.results()["test"]["loss"] < (truth + math.log(4)) / 2

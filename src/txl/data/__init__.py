@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from txl.data.corpora import enwiki_sample, large_text, lm1b, ptb, sotu, text, wikitext
 from txl.data.preparation import Corpus, report
+from txl.data.synthetic import lagged_copy, lagged_copy_entropy
 from txl.data.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ __all__ = [
     "Vocabulary",
     "border_places",
     "enwiki_sample",
+    "lagged_copy",
+    "lagged_copy_entropy",
     "large_text",
     "lm1b",
     "longest_segment",
