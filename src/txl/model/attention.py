@@ -27,17 +27,17 @@ class Attention(nn.Module):
     def forward(
         self,
         x_BLD: Tensor,
-        context_BKD: Tensor,
+        memory_BMD: Tensor,
         hidden_BLK: Tensor,
         position: PositionEncoding,
         layer: int,
         table: Tensor | None,
     ) -> Tensor:
-        """Attend from the segment to the context.
+        """Attend from the segment to the memory and the segment.
 
         Args:
             x_BLD: the segment.
-            context_BKD: the memory, then the segment.
+            memory_BMD: the states of this layer that are remembered.
             hidden_BLK: bool, the keys that a query must not see.
             position: the position encoding of the model.
             layer: which layer this is.
@@ -48,8 +48,10 @@ class Attention(nn.Module):
         """
         heads = (self.n_head, self.d_head)
         q_BLHC = self.query(x_BLD).unflatten(-1, heads) * self.d_head**-0.5
-        k_BKHC, v_BKHC = self.key_value(context_BKD).unflatten(-1, (2, *heads)).unbind(2)
-        bias = position.bias(layer, q_BLHC, context_BKD.shape[1], table)
+        # Two products and not one of both together: the states of the memory need no gradient.
+        context_BKE = torch.cat([self.key_value(memory_BMD), self.key_value(x_BLD)], dim=1)
+        k_BKHC, v_BKHC = context_BKE.unflatten(-1, (2, *heads)).unbind(2)
+        bias = position.bias(layer, q_BLHC, k_BKHC.shape[1], table)
         q_BLHC, k_BKHC = position.queries_and_keys(layer, q_BLHC, k_BKHC, table)
         scores_BHLK = q_BLHC.transpose(1, 2) @ k_BKHC.permute(0, 2, 3, 1)
         if bias is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor, nn
 
 from txl.model.attention import Attention, hidden_keys
@@ -57,14 +56,13 @@ class Layer(nn.Module):
         table: Tensor | None,
     ) -> Tensor:
         """Return the states `[B, L, D]` that enter the next layer."""
-        context_BKD = torch.cat([memory_BMD.to(x_BLD.dtype), x_BLD], dim=1)
+        memory_BMD = memory_BMD.to(x_BLD.dtype)
         attention = (hidden_BLK, position, layer, table)
         if self.pre_norm:
-            context_BKD = self.attention_norm(context_BKD)
-            segment_BLD = context_BKD[:, memory_BMD.shape[1] :]
-            x_BLD = x_BLD + self.dropout(self.attention(segment_BLD, context_BKD, *attention))
+            read_BLD, memory_BMD = self.attention_norm(x_BLD), self.attention_norm(memory_BMD)
+            x_BLD = x_BLD + self.dropout(self.attention(read_BLD, memory_BMD, *attention))
             return x_BLD + self.feed_forward(self.feed_forward_norm(x_BLD))
-        x_BLD = self.attention_norm(x_BLD + self.dropout(self.attention(x_BLD, context_BKD, *attention)))
+        x_BLD = self.attention_norm(x_BLD + self.dropout(self.attention(x_BLD, memory_BMD, *attention)))
         return self.feed_forward_norm(x_BLD + self.feed_forward(x_BLD))
 
 

@@ -63,10 +63,10 @@ class RelativePosition(PositionEncoding):
         self, layer: int, q_BLHC: Tensor, k_BKHC: Tensor, table: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """Return `q + u` and `k`: their product is (a) + (c)."""
-        return q_BLHC + self.u[layer % len(self.u)] * self.scale, k_BKHC
+        return q_BLHC + (self.u[layer % len(self.u)] * self.scale).to(q_BLHC.dtype), k_BKHC
 
     def bias(self, layer: int, q_BLHC: Tensor, key_length: int, table: Tensor | None) -> Tensor:
         """Return (b) + (d), `[B, H, L, K]`."""
-        q_BLHC = q_BLHC + self.v[layer % len(self.v)] * self.scale
+        q_BLHC = q_BLHC + (self.v[layer % len(self.v)] * self.scale).to(q_BLHC.dtype)
         r_RHC = self.distance_keys[layer](table).view(-1, self.n_head, self.d_head)
         return relative_shift(torch.einsum("blhc,rhc->bhlr", q_BLHC, r_RHC))
