@@ -10,7 +10,7 @@ demo: $(VENV)/.samples-installed ## train a Transformer-XL on Wikipedia
 	$(BIN)/python train.py
 
 test: lint $(VENV)/.peers-installed ## everything that must hold
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses=auto --maxprocesses=4
 
 lint: $(VENV)/.dev-installed ## style, format, and which package may import which
 	$(BIN)/ruff check .
