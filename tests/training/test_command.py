@@ -198,7 +198,7 @@ MISTAKES = {
     "model.n_head=3": "error: model.n_head=3 × model.d_head=64 = 192 does not fit model.d_model=128",
     "training.memory_length=9999999": "error: training.memory_length=9999999 is longer than the data",
     "optimizer.lr=-1": "error: optimizer: Invalid learning rate: -1.0",
-    "data.unit=line": "error: unit must be one of byte, char, word, not 'line'",
+    "data.unit=line": "error: unit must be one of byte, char, word, bpe, not 'line'",
     "seed=": "error: ",
     "seed=[1": "error: ",
 }
