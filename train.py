@@ -1,6 +1,7 @@
 """Train a Transformer-XL on real text, evaluate it on the test split, and write results.json.
 
 python train.py                         # a small model on 6 MB of Wikipedia, minutes on two CPU cores
+python train.py resume=outputs/…        # go on with a run that was interrupted
 python train.py --help                  # every group, option and setting
 """
 
@@ -10,22 +11,23 @@ from omegaconf import DictConfig
 
 from txl.training import assemble
 from txl.training.command import command
-from txl.training.config import check
 from txl.training.finish import finish
 
 
 @command(config_path=Path(__file__).parent / "conf", config_name="train")
 def train(settings: DictConfig) -> None:
     """Compose → build → fit → test → results.json."""
+    if assemble.started_processes(settings):
+        return
     with assemble.run(settings) as run:
-        config = check(settings)
+        config = assemble.config(settings)
         corpus = assemble.corpus(config, run)
         module = assemble.module(config, corpus, run)
         streams = assemble.streams(config, corpus)
-        trainer = assemble.trainer(config, module, corpus, run)
+        trainer = assemble.trainer(config, module, corpus, streams, run)
 
         run.preparing = False
-        trainer.fit(module, streams["train"], streams["valid"])
+        trainer.fit(module, streams["train"], streams["valid"], ckpt_path=run.resumed_from)
 
         finish(config, module, corpus, streams, trainer, run)
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch._dynamo.testing import CompileCounterWithBackend
 
 from conftest import SMALL, small_model
 from txl.model import (
@@ -221,3 +222,39 @@ def test_a_memory_of_other_rows_is_refused():
     model = model_of(dtype=torch.float32)
     with pytest.raises(ValueError, match="the memory holds 3 rows, the segment has 2"):
         model(torch.zeros(2, 4, dtype=torch.int64), model.empty_memory(3, 4))
+
+
+def test_layers_computed_again_give_the_same_gradients_dropout_included():
+    gradients = []
+    for again in (False, True):
+        model = small_model(dropout=0.3, attention_dropout=0.2).train()
+        model.recompute = again
+        torch.manual_seed(5)
+        tokens, memory = torch.arange(10).view(2, 5), model.empty_memory(2, 4)
+        for _ in range(2):
+            hidden, memory = model(tokens, memory)
+            hidden.square().sum().backward()
+        gradients.append([parameter.grad for parameter in model.parameters() if parameter.grad is not None])
+    assert len(gradients[0]) > 10
+    for one, other in zip(*gradients, strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_one_graph_serves_all_segments_while_the_memory_fills(recompute):
+    counter = CompileCounterWithBackend("eager")
+    torch._dynamo.reset()
+    model, plain = small_model(), small_model()
+    model.recompute = recompute
+    model.compile(backend=counter, dynamic=False)
+    memory = expected_memory = model.empty_memory(2, 12)
+    for segment in torch.arange(60).remainder(13).view(6, 2, 5):
+        memory = memory.forget(torch.tensor([False, memory.length[0].item() == 10]))
+        hidden, memory = model(segment, memory)
+        hidden.sum().backward()
+        expected_memory = expected_memory.forget(
+            torch.tensor([False, expected_memory.length[0].item() == 10])
+        )
+        expected, expected_memory = plain(segment, expected_memory)
+        torch.testing.assert_close(hidden, expected)
+    assert 1 <= counter.frame_count <= 2

@@ -34,6 +34,7 @@ def test_a_run_leaves_what_was_promised(train, tiny):
         "sample.txt",
         "checkpoints/best.ckpt",
         "checkpoints/last.ckpt",
+        "checkpoints/previous.ckpt",
         "figures/learning_curve.png",
     }
     results = train.results()

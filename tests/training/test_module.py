@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.plugins import MixedPrecision
 
 from conftest import SMALL, small_model
 from txl.data import DocumentStreams, OrderedStreams
@@ -17,11 +18,11 @@ from txl.training.schedules import cosine
 
 
 def module_of(
-    training=(2, 5, 6, None, "full"), evaluation=(2, 5, 6, None, "full"), clamp=None, **changes
+    training=(2, 5, 6, None, "full"), evaluation=(2, 5, 6, None, "full"), clamp=None, chunks=1, **changes
 ) -> LanguageModel:
     return LanguageModel(
         small_model(**changes).train(),
-        Training(*training, "ordered", "\n", False, False),
+        Training(*training, "ordered", "\n", False, False, chunks),
         Evaluation(*evaluation, "ordered", "\n", clamp),
         partial(adamw, lr=1e-3, beta1=0.9, beta2=0.95, weight_decay=0.0),
         partial(cosine, warmup_steps=2),
@@ -192,3 +193,43 @@ def test_validation_in_between_changes_nothing_in_training():
     without = weights(limit_val_batches=0)
     between = weights(val_check_interval=2, check_val_every_n_epoch=None)
     assert all(torch.equal(without[name], between[name]) for name in without)
+
+
+def test_rows_read_in_chunks_give_the_same_training():
+    """Gradients, clipping, parameters and memory, over an epoch's end, with unequal numbers of targets."""
+
+    def trained(chunks):
+        module = module_of(training=(4, 5, 6, None, "full"), chunks=chunks)
+        streams = OrderedStreams(tokens_of(50), 4, 5)
+        trainer_of(max_steps=7, max_epochs=-1, gradient_clip_val=0.5, limit_val_batches=0).fit(
+            module, streams, streams
+        )
+        return module
+
+    whole = trained(1)
+    for chunks in (2, 4):
+        other = trained(chunks)
+        for name, expected in whole.state_dict().items():
+            torch.testing.assert_close(other.state_dict()[name], expected, rtol=0, atol=1e-9)
+        assert other.gradient_norm.item() == pytest.approx(whole.gradient_norm.item(), abs=1e-9)
+        for states, expected in zip(other.memory.states, whole.memory.states, strict=True):
+            torch.testing.assert_close(states, expected, rtol=0, atol=1e-8)
+        assert other.sums_2.tolist() == pytest.approx(whole.sums_2.tolist(), rel=1e-5)
+
+
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_float16_scales_the_loss_and_clips_the_true_gradient(chunks):
+    """The norm is that of float32 to half precision, and not 65536 times as large."""
+
+    def norm(**precision):
+        module = module_of(training=(4, 5, 6, None, "full"), chunks=chunks, dtype=torch.float32)
+        streams, quiet = OrderedStreams(tokens_of(50), 4, 5), {"logger": False, "enable_checkpointing": False}
+        quiet |= {"enable_progress_bar": False, "enable_model_summary": False, "limit_val_batches": 0}
+        trainer = pl.Trainer(
+            accelerator="cpu", devices=1, max_steps=1, gradient_clip_val=0.1, **precision, **quiet
+        )
+        trainer.fit(module, streams, streams)
+        return module.gradient_norm.item()
+
+    half = norm(plugins=[MixedPrecision("16-mixed", "cpu")])
+    assert half == pytest.approx(norm(precision="32-true"), rel=0.02)

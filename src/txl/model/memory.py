@@ -50,6 +50,16 @@ class Memory:
         """B, the number of rows."""
         return self.length.shape[0]
 
+    def of_rows(self, rows: slice) -> Memory:
+        """Return the memory of some of the rows."""
+        return Memory(tuple(states[rows] for states in self.states), self.length[rows])
+
+    @classmethod
+    def of_parts(cls, parts: Sequence[Memory]) -> Memory:
+        """Return one memory of the rows of several, in order."""
+        states = zip(*(part.states for part in parts), strict=True)
+        return cls(tuple(torch.cat(layer) for layer in states), torch.cat([part.length for part in parts]))
+
     def forget(self, fresh_B: Tensor) -> Memory:
         """Return the memory with the rows that begin a new text (`fresh_B`, bool) forgotten."""
         return Memory(self.states, self.length.masked_fill(fresh_B, 0))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from txl.model.attention import Attention, hidden_keys
 from txl.model.embedding import TiedEmbedding
@@ -83,6 +85,10 @@ class TransformerXL(nn.Module):
         init_std: standard deviation of the normal initialization of weights and vectors (`init_std`).
         projection_init_std: the same of the embedding's projections (`proj_init_std`).
 
+    Attributes:
+        recompute: keep of each layer what entered it and compute the rest again when going back: less memory
+            for some more time, the same gradients, dropout included.
+
     Raises:
         ValueError: a size that is not positive, or a dropout outside [0, 1).
     """
@@ -118,6 +124,7 @@ class TransformerXL(nn.Module):
             if std < 0.0:
                 raise ValueError(f"{name} must be 0 or more, not {std}")
         self.n_layer, self.d_model = n_layer, d_model
+        self.recompute = False
         self.embedding = TiedEmbedding(
             vocabulary, d_model, d_embed, cutoffs or (), div_val, tie_projections or ()
         )
@@ -183,5 +190,9 @@ class TransformerXL(nn.Module):
         for index, (layer, memory_BMD) in enumerate(zip(self.layers, memory.states, strict=True)):
             x_BLD = self.position.to_layer(index, x_BLD)
             entered.append(x_BLD)
-            x_BLD = layer(x_BLD, memory_BMD, hidden_BLK, self.position, index, table)
+            inputs = (x_BLD, memory_BMD, hidden_BLK, self.position, index, table)
+            if self.recompute and torch.is_grad_enabled():
+                x_BLD = checkpoint(layer, *inputs, use_reentrant=False)
+            else:
+                x_BLD = layer(*inputs)
         return self.dropout(x_BLD), memory.append([states[:, :remember] for states in entered])

@@ -5,27 +5,33 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import shutil
 import warnings
 from pathlib import Path
 
 import pytorch_lightning as pl
 import torch
 from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from hydra.utils import to_absolute_path
 from omegaconf import DictConfig, OmegaConf
-from pytorch_lightning.callbacks import Callback, ModelCheckpoint
+from pytorch_lightning.strategies import DDPStrategy, FSDPStrategy, Strategy
 
 from txl.data import POLICIES, Corpus, Streams, border_places
 from txl.model import LearnedPosition, TransformerXL
 from txl.model.cost import parameter_counts, training_flops_per_token
-from txl.training.config import Config, ConfigError, Reading, check_lengths, component
+from txl.model.transformer import Layer
+from txl.training import processes
+from txl.training.checkpoints import Checkpoints, WholeFiles
+from txl.training.config import Config, ConfigError, Reading, check, check_lengths, component
+from txl.training.config import Trainer as TrainerSettings
 from txl.training.guard import Guard
 from txl.training.hardware import device_name, resolve_precision
 from txl.training.metrics import JsonLines
 from txl.training.module import LanguageModel
 from txl.training.profiling import DataWait, Trace
 from txl.training.progress import Monitor
-from txl.training.run import Run
+from txl.training.run import Run, record_failure
 
 log = logging.getLogger(__name__)
 
@@ -38,8 +44,54 @@ def run(settings: DictConfig) -> Run:
     for key in ("path", "cache"):
         if not OmegaConf.is_missing(settings.data, key) and settings.data.get(key) is not None:
             settings.data[key] = to_absolute_path(os.path.expanduser(str(settings.data[key])))
-    hydra = HydraConfig.get()
-    return Run(Path(hydra.runtime.output_dir), settings, list(hydra.overrides.task), Path(hydra.runtime.cwd))
+    hydra, rank = HydraConfig.get(), processes.rank()
+    processes.hold_lifeline()
+    if rank:
+        logging.getLogger().setLevel(logging.WARNING)  # the first process says it for all
+    directory, overrides = Path(hydra.runtime.output_dir), list(hydra.overrides.task)
+    named = any(word.startswith("hydra.run.dir=") for word in hydra.overrides.hydra)
+    if "SLURM_JOB_ID" in os.environ and hydra.mode == RunMode.RUN and not named:
+        log.warning("SLURM may start this job again, which goes on only if you give hydra.run.dir=…")
+    return Run(directory, settings, overrides, Path(hydra.runtime.cwd), rank)
+
+
+def started_processes(settings: DictConfig) -> bool:
+    """Run the training in several processes if the settings ask for them; return whether it did.
+
+    Raises:
+        ConfigError: impossible settings, or rows that the processes do not divide.
+        SystemExit: a process did not end well.
+    """
+    if settings.trainer.get("strategy") == "single":
+        return False
+    checked = config(settings)
+    if not processes.to_be_started(checked):
+        return False
+    whole = run(settings)
+    try:
+        whole.look()
+        processes.start(checked, whole.directory, whole.results["overrides"])
+    except processes.ProcessError as error:
+        if not error.has_ended or whole.status() != "failed":  # else it has said why itself
+            record_failure(whole.directory, str(error))
+        log.error("failed: %s; what it said is in %s", error, whole.directory / "train.log")
+        raise SystemExit(1) from None
+    finally:
+        whole.release()
+    return True
+
+
+def config(settings: DictConfig) -> Config:
+    """Return the settings as typed objects.
+
+    Raises:
+        ConfigError: a mistake in the settings, or processes that do not fit them.
+    """
+    checked = check(settings)
+    processes.check_processes(checked)
+    if checked.trainer.compile:
+        check_compiler()
+    return checked
 
 
 def corpus(config: Config, run: Run) -> Corpus:
@@ -64,7 +116,9 @@ def network(config: Config, vocabulary: int) -> TransformerXL:
     """Return the model that the settings describe, for so many different tokens."""
     key_length = config.training.segment_length + config.training.memory_length
     position = functools.partial(component(config.position, "position"), key_length=key_length)
-    return component(config.model, "model")(vocabulary=vocabulary, position=position)
+    model = component(config.model, "model")(vocabulary=vocabulary, position=position)
+    model.recompute = config.trainer.recompute
+    return model
 
 
 def module(config: Config, corpus: Corpus, run: Run) -> LanguageModel:
@@ -109,14 +163,14 @@ def module(config: Config, corpus: Corpus, run: Run) -> LanguageModel:
 def streams(config: Config, corpus: Corpus) -> dict[str, Streams]:
     """Return the streams of each split, and say which they are."""
     settings = {"train": config.training, "valid": config.evaluation, "test": config.evaluation}
-    made = {split: _streams(split, reading, config.seed, corpus) for split, reading in settings.items()}
+    made = {split: _streams(split, reading, config, corpus) for split, reading in settings.items()}
     log.info("reading: %s", made["train"].describe())
     if config.evaluation.streams != config.training.streams:
         log.info("evaluation: %s", made["valid"].describe())
     return made
 
 
-def _streams(split: str, reading: Reading, seed: int, corpus: Corpus) -> Streams:
+def _streams(split: str, reading: Reading, config: Config, corpus: Corpus) -> Streams:
     """Return the streams of one split."""
     section, options = type(reading).__name__.lower(), reading.stream_options
     if reading.has_border:
@@ -146,12 +200,16 @@ def _streams(split: str, reading: Reading, seed: int, corpus: Corpus) -> Streams
         reading.batch_size,
         reading.segment_length,
         loss=reading.loss,
-        seed=seed,
+        seed=config.seed,
+        rank=processes.rank(),
+        world_size=processes.world_size(config.trainer),
         **options,
     )
 
 
-def trainer(config: Config, module: LanguageModel, corpus: Corpus, run: Run) -> pl.Trainer:
+def trainer(
+    config: Config, module: LanguageModel, corpus: Corpus, streams: dict[str, Streams], run: Run
+) -> pl.Trainer:
     """Return Lightning's trainer with our callbacks. It never touches the order of the data."""
     settings, lengths = config.trainer, config.training
     precision, reason = resolve_precision(settings.precision, settings.accelerator)
@@ -162,6 +220,7 @@ def trainer(config: Config, module: LanguageModel, corpus: Corpus, run: Run) -> 
         *(
             component(logger, f"logger.{name}")(directory=run.directory, config=run.results["config"])
             for name, logger in config.logger.items()
+            if not run.rank  # the first process logs for all
         ),
     ]
     wait = DataWait()
@@ -176,9 +235,23 @@ def trainer(config: Config, module: LanguageModel, corpus: Corpus, run: Run) -> 
         lambda training: run.record(training=training),
     )
     trace = [Trace(run.directory / "trace.json", settings.profile_steps)] if settings.profile_steps else []
+    files = WholeFiles()
+    checkpoints = Checkpoints(
+        run.checkpoints,
+        settings.checkpoint_every,
+        settings.validate_every,
+        settings.keep_every,
+        streams["train"],
+        config.seed,
+        files,
+    )
+    run.interruption.save = checkpoints.save
     built = pl.Trainer(
         accelerator=settings.accelerator,
-        devices=1,
+        strategy=strategy(settings),
+        devices=processes.devices(settings),
+        num_nodes=settings.num_nodes,
+        plugins=[files, processes.environment()],
         precision=precision,
         max_steps=settings.max_steps,
         max_epochs=-1,
@@ -196,21 +269,38 @@ def trainer(config: Config, module: LanguageModel, corpus: Corpus, run: Run) -> 
         callbacks=[
             monitor,
             *trace,
-            *checkpoints(run.checkpoints, settings.validate_every),
+            checkpoints,
             run.interruption,
         ],
         default_root_dir=run.directory,
         enable_progress_bar=False,
         enable_model_summary=False,
+        enable_checkpointing=False,  # the callback above does it
     )
+    # Lightning would put its own signal handlers before ours, and theirs talk to the other processes at any
+    # moment, in the middle of what these are saying to each other.
+    built._signal_connector.register_signal_handlers = lambda: None
+    if settings.compile:
+        module.model.compile(dynamic=False)
     log.info("device: %s, precision %s (%s)", device_name(built.strategy.root_device), precision, reason)
     return built
 
 
-def checkpoints(folder: Path, every: int) -> list[Callback]:
-    """Return what keeps `best.ckpt`, of the lowest validation loss, and `last.ckpt`, the newest."""
-    common = {"dirpath": folder, "auto_insert_metric_name": False, "enable_version_counter": False}
-    return [
-        ModelCheckpoint(filename="best", monitor="valid/loss", save_on_train_epoch_end=False, **common),
-        ModelCheckpoint(filename="last", every_n_train_steps=every, **common),
-    ]
+def strategy(settings: TrainerSettings) -> str | Strategy:
+    """Return how Lightning divides the work."""
+    if processes.world_size(settings) == 1:
+        return "auto"
+    if settings.strategy == "ddp":
+        # Every parameter has a gradient in every step (see `TiedEmbedding`), so none need be searched for.
+        return DDPStrategy(gradient_as_bucket_view=True)
+    return FSDPStrategy(auto_wrap_policy={Layer}, state_dict_type="full")
+
+
+def check_compiler() -> None:
+    """Raise ConfigError unless there is a C++ compiler, which torch.compile calls."""
+    names = [os.environ.get("CXX"), "g++", "clang++"]
+    if not any(name and shutil.which(name) for name in names):
+        raise ConfigError(
+            "trainer.compile=true needs a C++ compiler, and there is none: install g++, name one in the "
+            "variable CXX, or use trainer.compile=false"
+        )

@@ -14,8 +14,10 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
+from txl.report.files import read_results
 from txl.training.compose import all_keys, groups
 from txl.training.config import nearest
+from txl.training.processes import check_command
 
 
 def command(
@@ -41,6 +43,8 @@ def command(
             asked = os.environ.get("HYDRA_FULL_ERROR", "0")
             os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra shall raise its errors and not print them
             try:
+                sys.argv[1:] = resumed(sys.argv[1:])
+                check_command(sys.argv[1:])
                 composed()
             except (HydraException, OmegaConfBaseException, ValueError, OSError) as error:
                 if asked == "1":
@@ -52,6 +56,23 @@ def command(
         return program
 
     return decorate
+
+
+def resumed(words: list[str]) -> list[str]:
+    """Return a command line with `resume=RUN_DIR` replaced by what that run was started with.
+
+    Raises:
+        ValueError: there is no run in that directory.
+    """
+    found = [word for word in words if word.startswith("resume=")]
+    if not found:
+        return words
+    directory = Path(found[-1].removeprefix("resume=")).expanduser()
+    if not (directory / "results.json").is_file():
+        raise ValueError(f"resume={directory} holds no run: there is no results.json in it")
+    place = str(directory).replace("\\", "\\\\").replace("'", "\\'")
+    others = [word for word in words if not word.startswith("resume=")]
+    return [*read_results(directory)["overrides"], f"hydra.run.dir='{place}'", *others]
 
 
 def one_line(error: Exception, config_path: Path, config_name: str) -> str:

@@ -103,13 +103,17 @@ class Training(Reading):
     Attributes:
         random_start: begin each epoch at another random token, the text as a ring.
         variable_length: segments vary in length around `segment_length`, as the authors' `varlen`.
+        batch_chunks: parts in which the rows of a process are read in turn, for less memory: the same
+            gradient to rounding.
     """
 
     random_start: bool
     variable_length: bool
+    batch_chunks: int
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        _positive("training", self, "batch_chunks")
         if self.random_start and self.streams != "ordered":
             raise ConfigError(
                 f"training.random_start=true needs training.streams=ordered, not {self.streams}"
@@ -153,7 +157,13 @@ class Trainer:
 
     Attributes:
         accelerator: "auto" takes a GPU where there is one; or "cpu", "gpu".
+        strategy: "single": one process; "ddp": one for each device, each with the whole model and its share
+            of the rows; "fsdp": the same, each with a part of the parameters.
+        devices: of each machine; null for as many as torchrun or SLURM started, else all GPUs.
+        num_nodes: machines.
         precision: "auto", or one of Lightning's names.
+        recompute: compute the inside of each layer again when going back instead of keeping it.
+        compile: compile the model with torch.compile.
         max_steps: optimizer steps.
         gradient_clip: largest norm of the gradient over all parameters; null for no clipping.
         validate_every: steps between validations on the whole validation split.
@@ -164,10 +174,17 @@ class Trainer:
         train_batches: batches of the training text that are read, again and again; null for all.
         evaluation_batches: batches of the validation and the test text that are scored; null for all.
         profile_steps: how many steps to record in `trace.json`, after the first few; 0 for none.
+        checkpoint_every: steps between checkpoints; each validation is followed by one too.
+        keep_every: steps between checkpoints that are kept for good; null for none.
     """
 
     accelerator: str
+    strategy: str
+    devices: int | None
+    num_nodes: int
     precision: str
+    recompute: bool
+    compile: bool
     max_steps: int
     gradient_clip: float | None
     validate_every: int
@@ -177,12 +194,23 @@ class Trainer:
     train_batches: int | None
     evaluation_batches: int | None
     profile_steps: int
+    checkpoint_every: int
+    keep_every: int | None
 
     def __post_init__(self) -> None:
         _positive("trainer", self, "max_steps", "gradient_clip", "validate_every", "log_every")
         _positive("trainer", self, "max_loss_rise", "peak_flops", "train_batches", "evaluation_batches")
         _not_negative("trainer", self, "profile_steps")
-        _one_of("trainer.precision", self.precision, ("auto", "32-true", "bf16-mixed"))
+        _positive("trainer", self, "devices", "num_nodes", "checkpoint_every", "keep_every")
+        _one_of("trainer.strategy", self.strategy, ("single", "ddp", "fsdp"))
+        _one_of("trainer.precision", self.precision, ("auto", "32-true", "bf16-mixed", "16-mixed"))
+        if self.strategy == "single" and (self.devices != 1 or self.num_nodes != 1):
+            raise ConfigError(
+                f"trainer.strategy=single is one process, not trainer.devices={self.devices} on "
+                f"trainer.num_nodes={self.num_nodes}; use trainer=ddp, ddp_cpu or fsdp for several"
+            )
+        if self.precision == "16-mixed" and self.accelerator == "cpu":
+            raise ConfigError("trainer.precision=16-mixed needs a GPU; use bf16-mixed or 32-true on a CPU")
         _one_of("trainer.accelerator", self.accelerator, ("auto", "cpu", "gpu"))
 
 

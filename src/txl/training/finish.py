@@ -8,12 +8,14 @@ import os
 
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.strategies import FSDPStrategy
 from rich.text import Text
 
 from txl.data import Corpus, Streams
 from txl.evaluation.compressors import compressed_bits
 from txl.evaluation.generation import generate
 from txl.report import draw_learning_curve, summary
+from txl.training.checkpoints import BEST, Checkpoints
 from txl.training.config import Config
 from txl.training.console import console
 from txl.training.module import LanguageModel
@@ -32,20 +34,22 @@ def finish(
 ) -> None:
     """Score validation and test text with the best weights, and show what came out."""
     settings = config.evaluation
-    trainer.save_checkpoint(run.checkpoints / "last.ckpt")
     use_best_weights(module, streams["valid"], trainer, run)
     run.record_scores("valid", module.scores, corpus.unit, settings)
     trainer.test(module, streams["test"], verbose=False)
     run.record_scores("test", module.scores, corpus.unit, settings)
+    if not trainer.is_global_zero:
+        return
     if corpus.unit in ("byte", "char"):
         text = corpus.vocabulary.decode(corpus.tokens["test"])
         run.record(compressors=compressed_bits(text, len(corpus.tokens["test"])))
-    prompt, written = write_sample(config, module, corpus)
-    (run.directory / "sample.txt").write_text(
-        f"{prompt}\n\n=== the model goes on ===\n\n{written}\n", "utf-8"
-    )
+    if not isinstance(trainer.strategy, FSDPStrategy):  # else no process has the whole model
+        prompt, written = write_sample(config, module, corpus)
+        (run.directory / "sample.txt").write_text(
+            f"{prompt}\n\n=== the model goes on ===\n\n{written}\n", "utf-8"
+        )
+        console.print(Text(f"\n{prompt}", "dim") + Text(written, "bold"))
     figure = draw_learning_curve(run.directory)
-    console.print(Text(f"\n{prompt}", "dim") + Text(written, "bold"))
     console.print()
     console.print(summary(run.directory))
     for name, path in {
@@ -58,18 +62,20 @@ def finish(
 
 def use_best_weights(module: LanguageModel, valid: Streams, trainer: pl.Trainer, run: Run) -> None:
     """Score the last weights; keep them as the best, or go back to better ones of an earlier validation."""
-    best = next(callback for callback in trainer.checkpoint_callbacks if callback.monitor)
-    earlier = None if best.best_model_score is None else best.best_model_score.item()
-    if module.validated_at != trainer.global_step:
+    kept = next(callback for callback in trainer.callbacks if isinstance(callback, Checkpoints))
+    if module.validated_at != trainer.global_step or not module.scores.count:
         trainer.validate(module, valid, verbose=False)
-    path = run.checkpoints / "best.ckpt"
-    # Lightning keeps the earlier score in float32: compare it with this one in the same precision.
-    if earlier is None or torch.tensor(module.scores.loss, dtype=torch.float32).item() <= earlier:
-        trainer.save_checkpoint(path)
+    path = run.checkpoints / BEST
+    if module.scores.loss <= kept.best or not path.exists():
+        kept.best = module.scores.loss
+        kept.save(trainer, best=True)
         return
     checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-    module.load_state_dict(checkpoint["state_dict"])
     log.info("the weights of step %d were better on valid and are used", checkpoint["global_step"])
+    if isinstance(trainer.strategy, FSDPStrategy):  # which alone knows where each part of them belongs
+        trainer.validate(module, valid, ckpt_path=path, verbose=False)
+        return
+    module.load_state_dict(checkpoint["state_dict"])
     trainer.validate(module, valid, verbose=False)
 
 
@@ -88,7 +94,8 @@ def write_sample(config: Config, module: LanguageModel, corpus: Corpus) -> tuple
         settings.top_k,
         torch.Generator(device).manual_seed(config.seed),
     )
-    with module.clamped():
+    # Eagerly: its shapes are many and small, and each would be compiled.
+    with module.clamped(), torch.compiler.set_stance("force_eager"):
         ids = [token.item() for token in itertools.islice(written, settings.tokens)]
     decode = corpus.vocabulary.decode
     return decode(prompt.tolist()).decode(errors="replace"), decode(ids).decode(errors="replace")

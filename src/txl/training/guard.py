@@ -54,6 +54,15 @@ class Guard:
                 f"{self.max_rise:g}; {self._mend(self.lowest_step)}"
             )
 
+    def state_dict(self) -> dict[str, float]:
+        """Return what has been seen so far."""
+        return {name: getattr(self, name) for name in ("seen", "mean", "lowest", "lowest_step")}
+
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        """Go on from what had been seen."""
+        for name, value in state.items():
+            setattr(self, name, value)
+
     def see_finite(self, step: int, loss: float, name: str, good: int) -> None:
         """Look at a loss that has no part in the running mean.
 

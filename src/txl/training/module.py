@@ -10,6 +10,7 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from torch import Tensor
+from torch.distributed.fsdp import FullyShardedDataParallel
 
 from txl.data import Batch
 from txl.evaluation.scores import ScoreSum
@@ -30,6 +31,9 @@ class LanguageModel(pl.LightningModule):
         optimizer: makes the optimizer of `parameters=…`.
         schedule: the factor of the learning rate, called with `step=` and `total=`.
         extra: what checkpoints hold besides, plain types only: the settings and the vocabulary.
+
+    Attributes:
+        sums_2: of the last step, in this process: the sum of the scores, and their number.
     """
 
     def __init__(
@@ -49,14 +53,55 @@ class LanguageModel(pl.LightningModule):
         self.memory: Memory | None = None
         self.evaluation_memory: Memory | None = None
         self.scores = ScoreSum()
+        self.sums_2: Tensor | None = None
         self.gradient_norm = self.learning_rate = 0.0
         self.clipped_steps: int | Tensor = 0  # since whoever logs it set it back
         self.validated_at = -1  # the step of the last whole validation
 
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:
-        """Return the mean score of the segment, in nats."""
-        scores_BL, self.memory = self._read(batch, self.memory, self.training_settings)
-        return (scores_BL * batch.scored).sum() / batch.scored.sum().clamp(min=1)
+        """Return the mean score of the segment, in nats, as far as it depends on this process.
+
+        Processes can have different numbers of targets. Their gradients are averaged, so each divides its sum
+        by the number of all of them and multiplies it by the number of processes.
+        """
+        count = batch.scored.sum()
+        share = _targets_of_all(count)
+        if self.training_settings.batch_chunks == 1:
+            scores_BL, self.memory = self._read(batch, self.memory, self.training_settings)
+            total = (scores_BL * batch.scored).sum()
+            self.sums_2 = torch.stack([total.detach(), count])
+            return total / share
+        return self._in_turn(batch, count, share)
+
+    def _in_turn(self, batch: Batch, count: Tensor, share: Tensor) -> Tensor:
+        """Read the rows in chunks, each with its memory, and go back from each before the next is read.
+
+        The gradients add up. The last chunk's loss is returned, for the trainer to go back from.
+        """
+        chunks = self.training_settings.batch_chunks
+        memory = self._memory_for(batch, self.memory, self.training_settings)
+        rows = len(batch.fresh) // chunks
+        self.optimizers().zero_grad()
+        total, memories = torch.zeros_like(count, dtype=torch.float32), []
+        for chunk in range(chunks):
+            part = slice(chunk * rows, (chunk + 1) * rows)
+            own = Batch(*(tensor[part] for tensor in batch))
+            scores_BL, after = self._read(own, memory.of_rows(part), self.training_settings)
+            memories.append(after)
+            loss = (scores_BL * own.scored).sum()
+            total += loss.detach()
+            if chunk + 1 < chunks:
+                # Within the step of the trainer: DistributedDataParallel adds up what is there already when
+                # the last chunk's gradients come, and only then exchanges them.
+                self.trainer.strategy.backward(loss / share, None)
+        self.memory = Memory.of_parts(memories)
+        self.sums_2 = torch.stack([total, count])
+        return loss / share
+
+    def optimizer_zero_grad(self, epoch: int, batch_index: int, optimizer: torch.optim.Optimizer) -> None:
+        """Forget the gradients of the step before, unless `_in_turn` has and made some of this step."""
+        if self.training_settings.batch_chunks == 1:
+            optimizer.zero_grad()
 
     def on_validation_epoch_start(self) -> None:
         """Begin a new sum; the streams' first batch forgets the memory."""
@@ -71,10 +116,9 @@ class LanguageModel(pl.LightningModule):
         self.scores.add(scores_BL, batch.scored)
 
     def on_validation_epoch_end(self) -> None:
-        """Gather the sums of all processes and let the checkpoints know the mean score."""
+        """Gather the sums of all processes."""
         self.on_test_epoch_end()
         self.validated_at = self.trainer.global_step
-        self.log("valid/loss", self.scores.loss, prog_bar=False, logger=False)
 
     on_test_epoch_start = on_validation_epoch_start
     test_step = validation_step
@@ -99,11 +143,12 @@ class LanguageModel(pl.LightningModule):
 
     def _read(self, batch: Batch, memory: Memory | None, reading: Reading) -> tuple[Tensor, Memory]:
         """Return the scores `[B, L]` of a segment and the memory after it."""
-        if memory is None:
-            memory = self.model.empty_memory(len(batch.fresh), reading.memory_length)
-        memory = memory.forget(batch.fresh)
+        memory = self._memory_for(batch, memory, reading).forget(batch.fresh)
         hidden_BLD, memory = self.model(batch.inputs, memory, reading.attention_length, reading.remembered)
         return self.model.embedding.scores(hidden_BLD, batch.targets), memory
+
+    def _memory_for(self, batch: Batch, memory: Memory | None, reading: Reading) -> Memory:
+        return self.model.empty_memory(len(batch.fresh), reading.memory_length) if memory is None else memory
 
     def configure_optimizers(self) -> dict[str, Any]:
         """Return the optimizer, and the schedule that moves it every step."""
@@ -121,12 +166,28 @@ class LanguageModel(pl.LightningModule):
         """Clip the norm over all parameters, as the authors do; keep it and the rate for the log."""
         self.learning_rate = optimizer.param_groups[0]["lr"]
         limit = float("inf") if gradient_clip_val is None else gradient_clip_val
-        self.gradient_norm = torch.nn.utils.clip_grad_norm_(self.parameters(), limit)
+        scaler = getattr(self.trainer.precision_plugin, "scaler", None)
+        if scaler is not None and getattr(optimizer, "_step_supports_amp_scaling", False):
+            scaler.unscale_(optimizer)  # float16: Lightning leaves it to a fused optimizer, which comes later
+        wrapped = self.trainer.strategy.model
+        if isinstance(wrapped, FullyShardedDataParallel):
+            self.gradient_norm = wrapped.clip_grad_norm_(limit)  # each process has a part of the gradient
+        else:
+            self.gradient_norm = torch.nn.utils.clip_grad_norm_(self.parameters(), limit)
         self.clipped_steps = self.clipped_steps + (self.gradient_norm > limit)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add what it takes to use the checkpoint by itself."""
         checkpoint["txl"] = self.extra
+
+
+def _targets_of_all(count: Tensor) -> Tensor:
+    """Return how many targets a process has in this step, on average over all of them."""
+    processes = 1
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        count, processes = count.clone(), torch.distributed.get_world_size()
+        torch.distributed.all_reduce(count)
+    return count.clamp(min=1) / processes
 
 
 def _factor(schedule: Callable[..., float], total: int, step: int) -> float:

@@ -26,6 +26,10 @@ log = logging.getLogger(__name__)
 PLAIN_LINE_SECONDS = 10.0  # without a terminal, a line at most this often
 
 
+# What a run that goes on counts on from.
+COUNTS = ("steps", "tokens", "seconds", "validating", "loss_sum", "loss_count", "steps_before")
+
+
 class Monitor(pl.Callback):
     """Logs loss, bits or perplexity, learning rate, gradient norm, speed and memory, and shows them.
 
@@ -63,6 +67,7 @@ class Monitor(pl.Callback):
         # Of each step not yet looked at, where it was computed: the sum of the scores, and their number.
         self.unseen: list[torch.Tensor] = []
         self.loss_sum, self.loss_count = 0.0, 0.0  # of the steps looked at since the last logged line
+        self.steps_before = 0  # that line's step
         self.bar: Progress | None = None
 
     def metric(self, loss: float) -> tuple[str, float]:
@@ -91,7 +96,7 @@ class Monitor(pl.Callback):
             self.peak_flops = matmul_peak(module.device, trainer.precision)
         self.since = self.printed = time.perf_counter()
         self.began = self.since - self.seconds
-        self.steps = self.steps_before = trainer.global_step
+        self.steps = trainer.global_step
         self.tokens_before, self.wait_before = self.tokens, self.wait.seconds
         self.away = 0.0  # validation time since the last logged line: it is no training time
         if console.is_terminal and not console.is_dumb_terminal and trainer.is_global_zero:
@@ -113,8 +118,7 @@ class Monitor(pl.Callback):
         self, trainer: pl.Trainer, module: LanguageModel, outputs: Any, batch: Batch, index: int
     ) -> None:
         """Count the step, and at every `log_every`-th write a line."""
-        count = batch.scored.sum()
-        self.unseen.append(torch.stack((outputs["loss"].detach() * count, count.float())))
+        self.unseen.append(module.sums_2)
         self.steps = trainer.global_step
         self.seconds = time.perf_counter() - self.began
         if self.bar:
@@ -128,15 +132,20 @@ class Monitor(pl.Callback):
     ) -> None:
         """Look before anything is written, so that no checkpoint follows a loss that is not finite."""
         self._look(trainer)
-        counts = {"tokens": self.tokens, "seconds": self.seconds, "validating": self.validating}
-        checkpoint["progress"] = counts
+        checkpoint["progress"] = {name: getattr(self, name) for name in COUNTS}
+        checkpoint["guard"] = self.guard.state_dict()
+        checkpoint["clipped_steps"] = int(module.clipped_steps)
 
     def on_load_checkpoint(
         self, trainer: pl.Trainer, module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Count on from where the checkpoint was written."""
-        for name, value in checkpoint["progress"].items():
-            setattr(self, name, value)
+        if trainer.state.fn != "fit":
+            return
+        for name in COUNTS:
+            setattr(self, name, checkpoint["progress"][name])
+        self.guard.load_state_dict(checkpoint["guard"])
+        module.clipped_steps = checkpoint["clipped_steps"]
 
     def _look(self, trainer: pl.Trainer, everywhere: bool = True) -> None:
         """Count the tokens of the steps not yet looked at, and let the guard see their losses.

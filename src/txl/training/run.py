@@ -6,11 +6,14 @@ file is written beside its place and renamed, so that a run killed at any moment
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import os
 import platform
+import signal
 import subprocess
+import time
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -24,9 +27,12 @@ import txl
 from txl.data import Corpus
 from txl.evaluation.scores import ScoreSum, bits, perplexity
 from txl.report import draw_learning_curve
+from txl.report.files import read_results
+from txl.training import processes
+from txl.training.checkpoints import LAST, newest
 from txl.training.config import Evaluation
 from txl.training.guard import DivergedError
-from txl.training.interruption import Interrupted, Interruption
+from txl.training.interruption import Interrupted, Interruption, queue_again
 from txl.training.metrics import RunLogger, finite
 
 log = logging.getLogger(__name__)
@@ -39,18 +45,29 @@ INPUT_ERRORS = (ValueError, OSError, ImportError, MisconfigurationException)
 class Run:
     """A run directory as a context: inside it the run happens, and at its end `results.json` is written.
 
+    A run that was interrupted or failed goes on from its newest checkpoint, or begins anew if it has none.
+    With several processes the first one alone writes.
+
     Args:
-        directory: of the run; it must not hold an earlier one.
+        directory: of the run.
         settings: the composed settings. Only resolved values are stored.
         overrides: what the user changed on the command line.
         home: where the user stood; paths are shown from there.
+        rank: which process of the run this is.
+
+    Attributes:
+        resumed_from: the checkpoint to go on from; `None` to begin.
     """
 
-    def __init__(self, directory: Path, settings: DictConfig, overrides: list[str], home: Path) -> None:
-        self.directory, self.home = Path(directory), Path(home)
+    def __init__(
+        self, directory: Path, settings: DictConfig, overrides: list[str], home: Path, rank: int = 0
+    ) -> None:
+        self.directory, self.home, self.rank = Path(directory), Path(home), rank
+        self.resumed_from: Path | None = None
+        self._lock: int | None = None
         self.claimed = False  # whether the directory is this run's, to be written in
         self.preparing = True  # until the first step an error is the input's, and one line
-        self.interruption = Interruption(str(self.checkpoints / "last.ckpt"))
+        self.interruption = Interruption(self.note_failure)
         self.loggers: list[RunLogger] = []
         self.results: dict[str, Any] = {
             "schema": SCHEMA,
@@ -71,19 +88,51 @@ class Run:
         }
         self.settings = settings
 
+    def look(self) -> int:
+        """Look at what the directory holds, and keep other programs out of it.
+
+        Returns:
+            The step of the checkpoint to go on from, 0 to begin.
+
+        Raises:
+            ValueError: it holds a completed run, one that another program is at, or one with other settings.
+        """
+        self.directory.mkdir(parents=True, exist_ok=True)
+        if processes.LIFELINE not in os.environ:  # or the program that started this one has done it
+            self._lock = lock(self.directory)
+        if not (self.directory / "results.json").exists():
+            return 0
+        earlier = read_results(self.directory)
+        if earlier["status"] == "completed":
+            raise ValueError(f"{self.directory} holds a run already; choose another hydra.run.dir")
+        self.resumed_from, step = newest(self.checkpoints) or (None, 0)
+        if self.resumed_from:
+            check_same(self.directory, earlier["config"], self.results["config"])
+            self.results["training"] = earlier["training"]
+        return step
+
+    def release(self) -> None:
+        """Let other programs have the directory."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
     def claim(self) -> None:
         """Make the directory this run's: write its first `results.json`, and `config.yaml`.
 
         Raises:
-            ValueError: it holds a run already.
+            ValueError: see `look`.
         """
-        self.directory.mkdir(parents=True, exist_ok=True)
-        try:
-            write_whole(self.directory / "results.json", self.as_json(), new=True)
-        except FileExistsError:
-            raise ValueError(f"{self.directory} holds a run already; choose another hydra.run.dir") from None
+        if self.rank:
+            self.resumed_from, _ = newest(self.checkpoints) or (None, 0)
+            return
+        step = self.look()
+        self.write()
         self.claimed = True
         write_whole(self.directory / "config.yaml", OmegaConf.to_yaml(self.settings, resolve=True))
+        keep_until(self.directory / "metrics.jsonl", step)
+        if self.resumed_from:
+            log.info("going on from %s, step %d", self.resumed_from, step)
 
     @property
     def checkpoints(self) -> Path:
@@ -92,6 +141,9 @@ class Run:
 
     def record(self, **parts: Any) -> None:
         """Set parts of the results and write them."""
+        if self.claimed and self.results["status"] == "interrupted" and self.status() == "failed":
+            # Another process has noted its failure, for which this one will fail as well.
+            self.results.update(status="failed", error=read_results(self.directory)["error"])
         self.results.update(parts)
         self.write()
 
@@ -122,8 +174,25 @@ class Run:
         }
         self.record(**{split: score})
 
+    def status(self) -> str | None:
+        """Return the status that `results.json` has now, whichever process wrote it."""
+        return read_results(self.directory)["status"] if (self.directory / "results.json").exists() else None
+
+    def note_failure(self, error: BaseException) -> None:
+        """Write down why this process fails, before the others notice and fail because of it."""
+        stopped = self.interruption.received or isinstance(error, (Interrupted, SIGTERMException))
+        if stopped or self.status() != "interrupted":  # so it is while a run goes on
+            return
+        message = str(error) or type(error).__name__
+        if self.rank:
+            record_failure(self.directory, f"process {self.rank}: {message}")
+        else:
+            self.record(status="failed", error=message)
+
     def write(self) -> None:
         """Write `results.json`, whole or not at all."""
+        if self.rank:
+            return
         write_whole(self.directory / "results.json", self.as_json())
 
     def as_json(self) -> str:
@@ -139,6 +208,7 @@ class Run:
             if self.claimed:
                 self.__exit__(type(error), error, error.__traceback__)
             self.interruption.__exit__()
+            self.release()
             if isinstance(error, Interrupted):
                 raise SystemExit(128 + error.signal_number) from None
             raise
@@ -148,11 +218,13 @@ class Run:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Say how it ended, write it down, and leave with an exit code that is not 0 unless all went well."""
-        self.interruption.__exit__()
+        self.interruption.leaving = True
         try:
             self._conclude(kind, error, trace)
         finally:
             self._close_loggers()
+            self.release()
+            self.interruption.__exit__()
 
     def _conclude(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -161,17 +233,27 @@ class Run:
         if error is None:
             self.record(status="completed", error=None)
             return
-        stopped = isinstance(error, (Interrupted, KeyboardInterrupt, SIGTERMException))
-        message = str(error) or kind.__name__
+        received = self.interruption.received
+        stopped = received or isinstance(error, (Interrupted, KeyboardInterrupt, SIGTERMException))
+        message = str(Interrupted(received) if received else error) or kind.__name__
+        if self.rank:
+            if not stopped:
+                log.error("process %d: %s", self.rank, message, exc_info=(kind, error, trace))
+                self.note_failure(error)
+            raise SystemExit(128 + (received or 15) if stopped else 1) from None
+        if self.status() == "failed":  # another process was first: its end is why this one ends
+            message, stopped = read_results(self.directory)["error"], None
         self.record(status="interrupted" if stopped else "failed", error=message)
         if self.results["model"] and self.results["training"]:
             draw_learning_curve(self.directory)
         if stopped:
-            kept = self.checkpoints / "last.ckpt"
+            kept = self.checkpoints / LAST
             log.warning(
                 "interrupted: %s; %s", message, f"kept {kept}" if kept.exists() else "no checkpoint yet"
             )
-            raise SystemExit(128 + getattr(error, "signal_number", 15)) from None
+            if received == signal.SIGUSR1:
+                queue_again()
+            raise SystemExit(128 + (received or 15)) from None
         if isinstance(error, DivergedError) or (self.preparing and isinstance(error, INPUT_ERRORS)):
             log.error("error: %s", message, exc_info=(kind, error, trace), extra={"brief": True})
         else:
@@ -180,31 +262,89 @@ class Run:
 
     def _close_loggers(self) -> None:
         """Tell the loggers how it ended. What goes wrong there takes nothing away from a run that is over."""
-        for logger in self.loggers:
+        for logger in self.loggers if not self.rank else []:
             try:
                 logger.close(self.results)
             except Exception as error:
                 log.warning("logger %s could not be closed: %s", logger.name, error, exc_info=True)
 
 
-def write_whole(path: Path, text: str, new: bool = False) -> None:
-    """Write a file beside its place and rename it, so that nobody ever sees a part of it.
+def lock(directory: Path, seconds: float = 10.0) -> int:
+    """Return a descriptor that keeps other processes out of a run directory until this one ends.
+
+    Args:
+        directory: of the run.
+        seconds: to wait for one that is about to end.
 
     Raises:
-        FileExistsError: it exists though it should be new.
+        ValueError: another process is at it.
     """
+    descriptor = os.open(directory, os.O_RDONLY)
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return descriptor
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                os.close(descriptor)
+                raise ValueError(
+                    f"another process is running in {directory}; wait for it, or choose another hydra.run.dir"
+                ) from None
+            time.sleep(0.1)
+        except OSError:  # a file system without locks
+            return descriptor
+
+
+# What may change when a run goes on: how long, on what and how much is kept, not what is learned.
+MAY_CHANGE = (
+    "trainer.max_steps", "trainer.accelerator", "trainer.strategy", "trainer.devices", "trainer.num_nodes",
+    "trainer.checkpoint_every", "trainer.keep_every", "data.cache", "logger",
+)  # fmt: skip
+
+
+def check_same(directory: Path, earlier: dict[str, Any], now: dict[str, Any]) -> None:
+    """Raise ValueError unless a run goes on with the settings that it had."""
+    before, after = flat(earlier), flat(now)
+    for key in sorted(before.keys() | after.keys()):
+        if before.get(key) != after.get(key) and not key.startswith(MAY_CHANGE):
+            raise ValueError(
+                f"{directory} holds a run with {key}={before.get(key)}, not {after.get(key)}; go on with the "
+                "same settings, or choose another hydra.run.dir"
+            )
+
+
+def flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested settings with dotted keys."""
+    found = {}
+    for key, value in settings.items():
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return found
+
+
+def keep_until(path: Path, step: int) -> None:
+    """Leave in `metrics.jsonl` what was logged up to a step; what follows will be logged again."""
+    if path.exists():
+        *lines, _torn = path.read_text("utf-8").split("\n")
+        kept = [line for line in lines if json.loads(line)["step"] <= step]
+        write_whole(path, "".join(f"{line}\n" for line in kept))
+
+
+def record_failure(directory: Path, message: str) -> None:
+    """Write down that a run has failed, where its first process cannot."""
+    path = directory / "results.json"
+    results = read_results(directory) if path.exists() else {"schema": SCHEMA}
+    write_whole(path, json.dumps({**results, "status": "failed", "error": message}, indent=2) + "\n")
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file beside its place and rename it, so that nobody ever sees a part of it."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
     with part.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-    if new:
-        try:
-            os.link(part, path)  # unlike a renaming, refuses what exists: of two processes one wins
-        finally:
-            part.unlink()
-    else:
-        part.replace(path)
+    part.replace(path)
 
 
 def versions() -> dict[str, str]:
