@@ -64,6 +64,11 @@ TINY = [
 ]
 
 
+def kept_in(cache: Path) -> list[Path]:
+    """Return what a cache of prepared corpora holds, beside the stamps of files and their locks."""
+    return [path for path in cache.iterdir() if path.name != "stamps"]
+
+
 def tiny_text(words: int = 2000) -> str:
     """Return a text with some structure: the words in an order that repeats and drifts."""
     text = [WORDS[(i * i + i // 7) % len(WORDS)] + ("\n" if i % 11 == 10 else "") for i in range(words)]

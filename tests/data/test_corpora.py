@@ -1,11 +1,15 @@
 """The packaged samples are the right bytes, your own text is split as said, and the cache can be trusted."""
 
+import contextlib
 import importlib.util
 import multiprocessing
+import threading
+import time
 
 import numpy as np
 import pytest
 
+from conftest import kept_in
 from txl.data import cache as cache_module
 from txl.data import corpora, enwiki_sample, preparation, sotu, text
 from txl.data.reading import Part, split_by_bytes
@@ -147,7 +151,7 @@ def test_the_same_content_is_prepared_once_and_one_changed_byte_anew(tmp_path, m
     monkeypatch.undo()
     file.write_bytes(b"hello world " * 49 + b"hello World ")
     assert text(str(file), cache=str(cache)).sha256 != first.sha256
-    assert len(list(cache.iterdir())) == 2
+    assert len(kept_in(cache)) == 2
 
 
 def test_an_interrupted_preparation_leaves_nothing_that_is_taken_for_whole(tmp_path, monkeypatch):
@@ -160,11 +164,34 @@ def test_an_interrupted_preparation_leaves_nothing_that_is_taken_for_whole(tmp_p
     monkeypatch.setattr(cache_module.os, "rename", stop)
     with pytest.raises(KeyboardInterrupt):
         text(str(file), cache=str(cache))
-    assert list(cache.iterdir()) == []
+    assert kept_in(cache) == []
 
 
 def _prepare(file: str, cache: str) -> int:
     return int(text(file, cache=cache).tokens["train"].sum())
+
+
+def test_the_second_of_two_processes_finds_what_the_first_prepared(tmp_path, caplog):
+    """It waits, prepares nothing itself, and says what it waits for."""
+    file, cache = tmp_path / "a.txt", tmp_path / "cache"
+    file.write_bytes(b"hello world " * 50)
+    stamp = cache_module.Stamp(cache, [file], [])
+    first, second = [], contextlib.ExitStack()
+
+    def prepare() -> None:
+        with contextlib.ExitStack() as stack:
+            cache_module.Work(cache, stack).turn(stamp)
+            time.sleep(1.0)
+            first.append("done")
+
+    thread = threading.Thread(target=prepare)
+    thread.start()
+    time.sleep(0.2)
+    with caplog.at_level("INFO"), second:
+        cache_module.Work(cache, second).turn(stamp)
+        assert first == ["done"]
+    assert "waiting for another process that prepares the same text" in caplog.text
+    thread.join()
 
 
 def test_two_processes_at_once_end_with_one_good_copy(tmp_path):
@@ -173,4 +200,4 @@ def test_two_processes_at_once_end_with_one_good_copy(tmp_path):
     with multiprocessing.get_context("spawn").Pool(2) as pool:
         sums = pool.starmap(_prepare, [(str(file), str(cache))] * 4)
     assert len(set(sums)) == 1
-    assert len(list(cache.iterdir())) == 1
+    assert len(kept_in(cache)) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import shutil
 import socket
@@ -12,6 +13,10 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+log = logging.getLogger(__name__)
 
 SETTLED_SECONDS = 2.0  # a file that changed this recently could change again under the same time stamp
 
@@ -34,6 +39,18 @@ class Work:
             self.stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
         (self.folder / name).mkdir(exist_ok=True)
         return self.folder / name
+
+    def turn(self, stamp: Stamp) -> None:
+        """Wait while another process prepares the same files, so as to find what it made."""
+        lock = FileLock(stamp.file.with_suffix(".lock"))
+        with contextlib.suppress(OSError):  # a cache that is only read, a file system without locks
+            stamp.file.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                lock.acquire(timeout=0.5)
+            except Timeout:
+                log.info("waiting for another process that prepares the same text")
+                lock.acquire()
+            self.stack.callback(lock.release)
 
     def unpacked(self) -> Path:
         """Return the folder for what is unpacked."""

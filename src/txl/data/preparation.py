@@ -171,6 +171,7 @@ def prepare(
     if corpus is None:
         with contextlib.ExitStack() as stack:
             work = Work(place, stack)
+            work.turn(stamp)
             with work.writing(0):
                 splits = lay_out(work.unpacked)
             whole, each = passes.hashes(splits, recipe.unit)
