@@ -12,6 +12,7 @@ from pytorch_lightning.plugins import MixedPrecision
 from conftest import SMALL, small_model
 from txl.data import DocumentStreams, OrderedStreams
 from txl.training.config import Evaluation, Training
+from txl.training.hardware import used_memory
 from txl.training.module import LanguageModel
 from txl.training.optimizers import adamw
 from txl.training.schedules import cosine
@@ -233,3 +234,34 @@ def test_float16_scales_the_loss_and_clips_the_true_gradient(chunks):
 
     half = norm(plugins=[MixedPrecision("16-mixed", "cpu")])
     assert half == pytest.approx(norm(precision="32-true"), rel=0.02)
+
+
+class Growth(pl.Callback):
+    """Counts what the loss of each step hangs on, and looks at the memory of the process now and then."""
+
+    def __init__(self) -> None:
+        self.nodes, self.resident = set(), []
+
+    def on_before_backward(self, trainer, module, loss):
+        if trainer.global_step % 100 == 99 or trainer.global_step < 3:
+            waiting, seen = [loss.grad_fn], set()
+            while waiting:
+                node = waiting.pop()
+                if node is not None and node not in seen:
+                    seen.add(node)
+                    waiting += [before for before, _ in node.next_functions]
+            self.nodes.add(len(seen))
+
+    def on_train_batch_end(self, trainer, module, *_):
+        if trainer.global_step % 100 == 0:
+            self.resident.append(used_memory(module.device))
+
+
+@pytest.mark.skipif(used_memory(torch.device("cpu")) is None, reason="nobody tells the memory in use here")
+def test_memory_is_flat_over_2000_steps_and_no_graph_grows():
+    """A graph kept from step to step would be some 10 kB a step, 15 MB in all, in this small model."""
+    growth, streams = Growth(), OrderedStreams(tokens_of(2001), 2, 5)
+    quick = {"max_epochs": -1, "num_sanity_val_steps": 0, "limit_val_batches": 0}
+    trainer_of(max_steps=2000, callbacks=[growth], **quick).fit(module_of(dropout=0.1), streams, streams)
+    assert len(growth.nodes) == 1
+    assert growth.resident[-1] - growth.resident[4] < 4e6
