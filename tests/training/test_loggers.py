@@ -80,6 +80,8 @@ def test_a_misspelt_setting_of_a_logger_is_named():
         ConfigError, match=r"logger\.wandb\.projekt is not.*did you mean logger\.wandb\.project"
     ):
         check(composed(["logger=wandb", "+logger.wandb.projekt=x", "name=x"]))
+    with pytest.raises(ConfigError, match=r"logger\.csv\.file is not a setting of Csv; it has none"):
+        check(composed(["logger=csv", "+logger.csv.file=x", "name=x"]))
 
 
 class Kept:
@@ -253,3 +255,36 @@ def test_the_mode_of_the_environment_is_respected(nobody, tmp_path, mode, runs):
     said = script(nobody | {"WANDB_MODE": mode, "WANDB_API_KEY": "0" * 40}, tmp_path / "run", 10)
     assert len(kept(tmp_path / "run")) == runs
     assert ("upload with" in said) == bool(runs)
+
+
+def test_the_old_name_of_online_is_online(nobody, tmp_path):
+    environment = nobody | {"WANDB_MODE": "run", "WANDB_API_KEY": "0" * 40}
+    said = script(environment | {"WANDB_BASE_URL": "http://127.0.0.1:9"}, tmp_path / "run", 10)
+    assert "wandb: no connection, logging offline" in said
+
+
+def test_a_key_that_is_none_does_not_stop_a_training(nobody, tmp_path):
+    said = script(nobody | {"WANDB_API_KEY": "abc"}, tmp_path / "run", 10)
+    assert "wandb: no login, logging offline: WANDB_API_KEY invalid" in said
+    (run,) = kept(tmp_path / "run")
+    assert run.exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("WANDB_MODE", "nonsense", r"mode='nonsense': Input should be 'online', "),
+        ("WANDB_BASE_URL", "here", r"base_url='here': Input should be a valid URL"),
+        ("WANDB_PROJECT", "a/b", r"Invalid project name 'a/b'"),
+    ],
+)
+def test_what_wandb_refuses_is_one_line_before_training(tmp_path, monkeypatch, variable, value, message):
+    from txl.training.loggers.wandb import Wandb
+
+    options = {"entity": None, "name": None, "group": None, "job_type": None, "offline": False}
+    if variable == "WANDB_PROJECT":
+        with pytest.raises(ConfigError, match=f"^logger=wandb: {message}"):
+            Wandb(tmp_path, {"name": "x"}, project=value, **options)
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(ConfigError, match=f"^logger=wandb: {message}.*; correct it"):
+        Wandb(tmp_path, {"name": "x"}, project="p", **options)

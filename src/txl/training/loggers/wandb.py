@@ -16,6 +16,7 @@ from typing import Any
 import wandb
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
+from txl.training.config import ConfigError
 from txl.training.metrics import RunLogger
 
 log = logging.getLogger(__name__)
@@ -39,6 +40,9 @@ class Wandb(RunLogger):
         group: runs that belong together; `None` for the sweep, if it is one.
         job_type: what the run is in its group; `None` for the job's place in the sweep.
         offline: do not connect even where one is logged in.
+
+    Raises:
+        ConfigError: a name, or a variable WANDB_…, that W&B does not take.
     """
 
     def __init__(
@@ -53,7 +57,7 @@ class Wandb(RunLogger):
         offline: bool,
     ) -> None:
         super().__init__()
-        self.directory, self.offline = Path(directory), offline
+        self.directory = Path(directory)
         sweep, job = sweep_of(self.directory)
         self.settings = {
             "project": project,
@@ -64,6 +68,14 @@ class Wandb(RunLogger):
             "config": config,
         }
         self.run: wandb.Run | None = None
+        try:
+            said = wandb.Settings(project=project, entity=entity, mode="offline" if offline else "online")
+            said.update_from_env_vars(os.environ)
+        except (ValueError, wandb.Error) as error:
+            raise ConfigError(
+                f"logger=wandb: {refusal(error)}; correct it, or train without wandb"
+            ) from error
+        self.mode = {"run": "online", "shared": "online", "dryrun": "offline"}.get(said.mode, said.mode)
 
     @property
     @rank_zero_only
@@ -82,18 +94,18 @@ class Wandb(RunLogger):
             kept.parent.mkdir(exist_ok=True)
             kept.write_text(secrets.token_hex(4), "ascii")
         settings = self.settings | {"id": kept.read_text("ascii").strip(), "dir": self.directory}
-        mode = os.environ.get("WANDB_MODE", "online")
-        if mode == "online" and not self.offline and wandb.login(prompt=False, verify=False):
-            try:
+        try:
+            if self.mode == "online" and wandb.login(prompt=False, verify=False):
                 run = wandb.init(mode="online", resume="allow", settings=quiet(), **settings)
-            except wandb.Error as error:
-                wandb.teardown()  # it still holds the id
-                log.warning("wandb: no connection, logging offline: %s", str(error).splitlines()[0])
-            else:
                 log.info("wandb: %s", run.url)
                 return run
-        run = wandb.init(mode="disabled" if mode == "disabled" else "offline", settings=quiet(), **settings)
-        if mode != "disabled":
+        except wandb.Error as error:
+            wandb.teardown()  # it still holds the id
+            lacking = "login" if isinstance(error, wandb.errors.AuthenticationError) else "connection"
+            log.warning("wandb: no %s, logging offline: %s", lacking, str(error).splitlines()[0])
+        mode = "disabled" if self.mode == "disabled" else "offline"
+        run = wandb.init(mode=mode, settings=quiet(), **settings)
+        if mode == "offline":
             log.info("wandb: offline; upload with: wandb sync %s", kept.parent)
         return run
 
@@ -136,6 +148,14 @@ def quiet() -> wandb.Settings:
     return wandb.Settings(
         silent=True, console="off", init_timeout=CONNECT_SECONDS, finish_timeout=UPLOAD_SECONDS
     )
+
+
+def refusal(error: Exception) -> str:
+    """Return in one line which setting W&B refuses, and why."""
+    if not hasattr(error, "errors"):
+        return str(error).splitlines()[0]
+    (first, *_) = error.errors()  # of pydantic
+    return f"{'.'.join(map(str, first['loc']))}={first['input']!r}: {first['msg']}"
 
 
 def sweep_of(directory: Path) -> tuple[str | None, str | None]:
