@@ -200,6 +200,8 @@ MISTAKES = {
     "training.memory_length=9999999": "error: training.memory_length=9999999 is longer than the data",
     "optimizer.lr=-1": "error: optimizer: Invalid learning rate: -1.0",
     "data.unit=line": "error: unit must be one of byte, char, word, bpe, not 'line'",
+    "logger=[csv,wanbd]": "error: there is no logger=wanbd; did you mean wandb?",
+    "logger=": "error: there is no logger=; there are csv, tensorboard, wandb",
     "seed=": "error: ",
     "seed=[1": "error: ",
 }

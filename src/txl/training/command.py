@@ -82,7 +82,7 @@ def one_line(error: Exception, config_path: Path, config_name: str) -> str:
     if override:
         keys = all_keys(config_path, config_name)
         return f"there is no setting {override[1]}{nearest(override[1].lstrip('+~'), keys)}"
-    option = re.search(r"Could not find '([^']+)/([^'/]+)'", text)
+    option = re.search(r"Could not (?:find|load) '([^']+)/([^'/]*)'", text)
     if option:
         files = sorted(path.stem for path in (config_path / option[1]).glob("*.yaml"))
         if files:

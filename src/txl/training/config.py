@@ -253,7 +253,8 @@ class Config:
     logger: dict[str, Any]
 
     def __post_init__(self) -> None:
-        _not_negative("", self, "seed")
+        if not 0 <= self.seed < 2**32:
+            raise ConfigError(f"seed={self.seed} must be from 0 to {2**32 - 1}")
 
 
 def check(settings: DictConfig) -> Config:
@@ -380,6 +381,8 @@ def component(group: Any, name: str) -> Callable:
 def nearest(key: str, allowed: Iterable[str], prefix: str = "") -> str:
     """Return "; did you mean …?" with the most similar names, or all the names there are."""
     names = list(allowed)
+    if not names:
+        return "; it has none"
     dotted = f"{prefix}." if prefix else ""
     close = difflib.get_close_matches(key, names, n=3, cutoff=0.5)
     if close:
