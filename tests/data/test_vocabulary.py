@@ -74,6 +74,11 @@ def test_rare_words_are_unknown():
     assert vocabulary.symbols == ["a", "b", "<eos>", "<unk>"]
 
 
+def test_the_unknown_word_has_the_place_of_its_frequency():
+    vocabulary = built("word", b"a a a a a b b\nc d e\n", min_count=2)
+    assert vocabulary.symbols == ["a", "<unk>", "b", "<eos>"]
+
+
 def test_the_corpus_own_unknown_is_used():
     assert built("word", b"a <unk>", b"new").symbols.count("<unk>") == 1
 

@@ -9,6 +9,7 @@ folder: then 1 GB need not be read again to know that it is the same.
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import hashlib
 import heapq
@@ -30,7 +31,7 @@ from txl.data.vocabulary import END_OF_LINE, SENTENCE, UNKNOWN, Vocabulary, chec
 log = logging.getLogger(__name__)
 
 SPLITS = ("train", "valid", "test")
-PREPARATION = 2  # raise it when the same content would be prepared differently
+PREPARATION = 3  # raise it when the same content would be prepared differently
 
 
 @dataclass(frozen=True)
@@ -291,7 +292,8 @@ def _vocabulary(counts: passes.Counts, recipe: Recipe) -> Vocabulary:
         ordered = [word for word in ordered if total[word] >= recipe.min_count]
         known = set(ordered)
         if UNKNOWN not in known and not all(known.issuperset(found) for found in counts.symbols.values()):
-            ordered.append(UNKNOWN)
+            rare = sum(number for word, number in total.items() if word not in known)
+            ordered.insert(bisect.bisect(ordered, -rare, key=lambda word: -total[word]), UNKNOWN)
     elif recipe.unit == "bpe":
         symbols, merges = counts.learnt
         return Vocabulary("bpe", [*ordered, *(symbol for symbol in symbols if symbol not in total)], merges)
