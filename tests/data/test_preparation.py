@@ -223,6 +223,22 @@ def test_a_damaged_corpus_is_prepared_again(tmp_path, text_file, caplog):
     assert np.array_equal(prepared(text_file, tmp_path / "c").tokens["train"], ids)
 
 
+@pytest.mark.parametrize(
+    ("unit", "content"), [("byte", "a"), ("char", "abc"), ("word", "\n"), ("bpe", "one\n")]
+)
+def test_a_split_of_nothing_is_refused(tmp_path, unit, content):
+    (tmp_path / "a.txt").write_text(content)
+    with pytest.raises(ValueError, match=f"{unit}s in train, valid and test, and none of the three may be"):
+        prepared(tmp_path / "a.txt", tmp_path / "c", unit)
+    assert not list((tmp_path / "c").glob("*/report.json"))
+
+
+@pytest.mark.parametrize("content", ["short line\n", "a carriage return\r\n"])
+def test_the_line_of_the_report_is_one_line(tmp_path, content):
+    (tmp_path / "a.txt").write_bytes(content.encode() * 100)
+    assert report(prepared(tmp_path / "a.txt", tmp_path / "c", "char"))["line"] == content.strip()
+
+
 def test_the_report_says_what_another_count_says(tmp_path):
     train = "a b a\n\nc a\n"
     for split, content in {"train": train, "valid": "a new\n", "test": "b\n"}.items():

@@ -249,6 +249,12 @@ def _counted(splits: passes.Splits, recipe: Recipe, drop: bytes) -> tuple[Vocabu
         counts = passes.count_characters(splits, recipe.unit, drop)
     vocabulary = _vocabulary(counts, recipe)
     tokens = {split: counts.total(split) + bool(recipe.words) for split in SPLITS}
+    if not all(tokens.values()):
+        raise ValueError(
+            f"data.path: the text has {_listed(list(tokens.values()))} {recipe.unit}s in train, valid and "
+            "test, and none of the three may be empty; take a longer text or name three files, with ':' "
+            "between them"
+        )
     unknown = {
         split: sum(
             number
@@ -304,8 +310,8 @@ def _line(folder: Path, vocabulary: Vocabulary) -> str:
     """Return a line of the validation text as the tokens give it back."""
     tokens = np.load(folder / "valid.npy", mmap_mode="r")[:2000]
     text = vocabulary.decode(tokens.tolist()).decode(errors="replace")
-    lines = [line for line in text.split("\n") if len(line.strip()) > 20] or [text]
-    return lines[0].strip()[:200]
+    lines = text.splitlines() or [""]
+    return next((line for line in lines if len(line.strip()) > 20), max(lines, key=len)).strip()[:200]
 
 
 def _load(folder: Path, name: str) -> Corpus | None:
