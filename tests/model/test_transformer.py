@@ -211,6 +211,7 @@ def test_sharp_logits_have_finite_scores():
     [
         ({"n_layer": 0}, "n_layer must be positive"),
         ({"dropout": 1.0}, "dropout must be at least 0 and below 1"),
+        ({"projection_init_std": float("nan")}, "projection_init_std must be 0 or more, not nan"),
     ],
 )
 def test_impossible_sizes_are_refused(changes, message):

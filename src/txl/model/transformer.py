@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -121,7 +122,7 @@ class TransformerXL(nn.Module):
             if not 0.0 <= rate < 1.0:
                 raise ValueError(f"{name} must be at least 0 and below 1, not {rate}")
         for name, std in {"init_std": init_std, "projection_init_std": projection_init_std}.items():
-            if std < 0.0:
+            if not 0.0 <= std < math.inf:
                 raise ValueError(f"{name} must be 0 or more, not {std}")
         self.n_layer, self.d_model = n_layer, d_model
         self.recompute = False
