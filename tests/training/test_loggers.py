@@ -148,11 +148,11 @@ def test_three_offline_jobs_of_a_sweep_leave_three_runs(train, tiny, nobody):
     words = [
         *tiny,
         "hydra.sweep.dir=sweep",
+        "-m",
         "seed=1,2,3",
         "logger=[csv,wandb]",
         "name=a",
         "sample.tokens=5",
-        "-m",
     ]
     done = train(*words, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -43,7 +43,7 @@ def command(
             asked = os.environ.get("HYDRA_FULL_ERROR", "0")
             os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra shall raise its errors and not print them
             try:
-                sys.argv[1:] = resumed(sys.argv[1:])
+                sys.argv[1:] = resumed(flags_first(sys.argv[1:]))
                 check_command(sys.argv[1:])
                 composed()
             except (HydraException, OmegaConfBaseException, ValueError, OSError) as error:
@@ -56,6 +56,12 @@ def command(
         return program
 
     return decorate
+
+
+def flags_first(words: list[str]) -> list[str]:
+    """Return a command line with `-m` at its beginning: argparse takes no overrides on both sides of it."""
+    flags = [word for word in words if word in ("-m", "--multirun")]
+    return [*flags, *(word for word in words if word not in flags)]
 
 
 def resumed(words: list[str]) -> list[str]:
