@@ -150,3 +150,8 @@ def test_every_precision_scores_and_learns(dtype, div_val):
 def test_impossible_parts_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         TiedEmbedding(V, D, **options)
+
+
+def test_cutoffs_beyond_the_vocabulary_are_named_with_it_and_what_to_do():
+    with pytest.raises(ValueError, match=r"\[1000\] .* vocabulary of 10; use smaller ones, .*null"):
+        TiedEmbedding(10, 8, cutoffs=[1000])

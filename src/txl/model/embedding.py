@@ -47,6 +47,7 @@ class TiedEmbedding(nn.Module):
         if any(low >= high for low, high in itertools.pairwise(ends)):
             raise ValueError(
                 f"cutoffs {list(cutoffs)} must rise, be positive and lie below the vocabulary of {vocabulary}"
+                "; use smaller ones, fewer, or null for a plain softmax"
             )
         parts = len(ends) - 1
         if div_val < 1 or d_embed // div_val ** (parts - 1) < 1:
