@@ -92,3 +92,42 @@ def test_random_numbers_go_on_where_they_were_through_a_file(tmp_path):
     numbers()
     set_random_state(torch.load(tmp_path / "state", weights_only=True))
     assert numbers() == expected
+
+
+def test_when_the_last_two_are_damaged_the_newest_of_the_others_is_found(tmp_path):
+    for name, step in {"best": 5, "step-00000004": 4, "step-00000008": 8}.items():
+        torch.save({"global_step": step}, tmp_path / f"{name}.ckpt")
+    for name in ("last", "previous"):
+        (tmp_path / f"{name}.ckpt").write_bytes(b"damaged")
+    assert newest(tmp_path) == (tmp_path / "step-00000008.ckpt", 8)
+    (tmp_path / "step-00000008.ckpt").write_bytes(b"damaged")
+    assert newest(tmp_path) == (tmp_path / "best.ckpt", 5)
+
+
+def test_a_run_of_which_no_checkpoint_can_be_read_is_not_begun_anew(tmp_path):
+    (tmp_path / "last.ckpt").write_bytes(b"damaged")
+    with pytest.raises(ValueError, match=r"no checkpoint in .* can be read; choose another hydra\.run\.dir"):
+        newest(tmp_path)
+
+
+def test_a_disk_that_fills_while_names_are_given_costs_no_run(run_here, tiny, monkeypatch, caplog):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("txl.training.checkpoints.link", full)
+    directory = run_here(*tiny, "trainer.checkpoint_every=3")
+    assert "the checkpoint of step 4 could not be written ([Errno 28]" in caplog.text
+    assert step_of(directory / "checkpoints" / "last.ckpt") == 3
+
+
+def test_after_one_that_could_not_be_written_the_two_before_are_still_two(run_here, tiny, monkeypatch):
+    save = torch.save
+
+    def full(value, file):
+        if value["global_step"] > 4:
+            raise OSError(28, "No space left on device")
+        save(value, file)
+
+    monkeypatch.setattr(torch, "save", full)
+    checkpoints = run_here(*tiny, "trainer.checkpoint_every=3") / "checkpoints"
+    assert (step_of(checkpoints / "previous.ckpt"), step_of(checkpoints / "last.ckpt")) == (3, 4)

@@ -16,7 +16,8 @@ import os
 import random
 import shutil
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from txl.training.module import LanguageModel
 log = logging.getLogger(__name__)
 
 LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"
+NEW = ".new.ckpt"  # one that is written and has no name yet
 
 
 class WholeFiles(TorchCheckpointIO):
@@ -52,20 +54,27 @@ class WholeFiles(TorchCheckpointIO):
         """Write the checkpoint."""
         path = Path(path)
         part = path.with_name(f".{path.name}.part")
-        try:
+        with self.trying(checkpoint["global_step"]):
             path.parent.mkdir(parents=True, exist_ok=True)
             with part.open("wb") as file:
                 torch.save(checkpoint, file)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(part, path)
-            self.failed = False
-        except (OSError, RuntimeError) as error:  # torch reports a failed write as RuntimeError
+        if self.failed:
             part.unlink(missing_ok=True)
+
+    @contextmanager
+    def trying(self, step: int) -> Iterator[None]:
+        """Do what a checkpoint of this step takes; what fails of it is said and noted."""
+        self.failed = False
+        try:
+            yield
+        except (OSError, RuntimeError) as error:  # torch reports a failed write as RuntimeError
             self.failed = True
             log.warning(
                 "the checkpoint of step %d could not be written (%s); the one before stays, training goes on",
-                checkpoint["global_step"],
+                step,
                 str(error).splitlines()[0],
             )
 
@@ -75,24 +84,41 @@ class WholeFiles(TorchCheckpointIO):
 
 
 def newest(folder: Path) -> tuple[Path, int] | None:
-    """Return the newest checkpoint that is whole, and its step; `None` if there is none.
+    """Return the newest checkpoint that is whole, and its step; `None` if there is none at all.
 
     One that is damaged is named in the log.
+
+    Raises:
+        ValueError: there are checkpoints, and all are damaged.
     """
-    for name in (LAST, PREVIOUS):
-        path = Path(folder) / name
-        if not path.exists():
-            continue
-        try:
-            with zipfile.ZipFile(path) as archive:  # what torch writes; it stores checksums but reads none
-                wrong = archive.testzip()
-            if wrong:
-                raise ValueError(f"wrong checksum of {wrong}")
-            return path, torch.load(path, map_location="cpu", weights_only=True, mmap=True)["global_step"]
-        except Exception as error:  # whatever a damaged file makes torch raise
-            reason = (str(error) or type(error).__name__).splitlines()[0]
-            log.warning("%s is damaged (%s); trying the one before", path, reason)
-    return None
+    folder = Path(folder)
+    for path in (folder / LAST, folder / PREVIOUS):
+        step = _step_of(path)
+        if step is not None:
+            return path, step
+    kept = {path: _step_of(path) for path in [folder / BEST, *folder.glob("step-*.ckpt")]}
+    whole = [(path, step) for path, step in kept.items() if step is not None]
+    if not whole and any(folder.glob("*.ckpt")):
+        raise ValueError(
+            f"no checkpoint in {folder} can be read; choose another hydra.run.dir to train from the beginning"
+        )
+    return max(whole, key=lambda one: one[1], default=None)
+
+
+def _step_of(path: Path) -> int | None:
+    """Return the step of a checkpoint; `None` if there is none, or one that is damaged, which is said."""
+    if not path.exists():
+        return None
+    try:
+        with zipfile.ZipFile(path) as archive:  # what torch writes; it stores checksums but reads none
+            wrong = archive.testzip()
+        if wrong:
+            raise ValueError(f"wrong checksum of {wrong}")
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)["global_step"]
+    except Exception as error:  # whatever a damaged file makes torch raise
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        log.warning("%s is damaged (%s); trying the one before", path, reason)
+        return None
 
 
 class Checkpoints(pl.Callback):
@@ -157,21 +183,21 @@ class Checkpoints(pl.Callback):
 
         `last.ckpt` comes last: from what is there before, a run goes on to write the same again.
         """
-        step, last = trainer.global_step, self.folder / LAST
+        step, new, last = trainer.global_step, self.folder / NEW, self.folder / LAST
         names = [BEST] if best else []
         if self.keep_every and step % self.keep_every == 0:
             names.append(f"step-{step:08}.ckpt")
-        first, *others = [*names, LAST]
-        if trainer.is_global_zero and last.exists() and self.saved != step:
-            link(last, self.folder / PREVIOUS)
-        trainer.save_checkpoint(self.folder / first)
+        trainer.save_checkpoint(new)
+        if trainer.is_global_zero and not self.files.failed:
+            with self.files.trying(step):
+                if last.exists() and self.saved != step:
+                    link(last, self.folder / PREVIOUS)
+                for name in names:
+                    link(new, self.folder / name)
+                os.replace(new, last)
         written = trainer.strategy.broadcast(not self.files.failed)
         if written:
             self.saved = step
-            if trainer.is_global_zero:
-                for name in others:
-                    link(self.folder / first, self.folder / name)
-            trainer.strategy.barrier("checkpoint")
         return written
 
     def on_save_checkpoint(
