@@ -11,6 +11,7 @@ import torch
 import yaml
 
 from conftest import TINY
+from txl.training import run
 
 
 def wait_for(condition, seconds: float = 60) -> None:
@@ -115,3 +116,31 @@ def test_a_run_killed_at_any_moment_leaves_a_readable_directory(train, endless):
         run.wait(30)
         with_checkpoint += readable(train.run_directory)
     assert with_checkpoint >= 5
+
+
+def test_a_full_disk_stops_no_training_for_its_results(run_here, text_file, monkeypatch, caplog):
+    """While the training goes on they cannot be written; at the end there is room again."""
+    write, refused = run.write_whole, []
+
+    def full(path, text):
+        training = json.loads(text)["training"] if path.name == "results.json" else None
+        if training and len(refused) < 2:
+            refused.append(training["steps"])
+            raise OSError(28, "No space left on device")
+        write(path, text)
+
+    monkeypatch.setattr(run, "write_whole", full)
+    directory = run_here(*TINY, f"data.path={text_file}")
+    assert refused == [4, 8]
+    assert caplog.text.count("results.json cannot be written ([Errno 28] No space left on device)") == 2
+    assert json.loads((directory / "results.json").read_text())["status"] == "completed"
+
+
+def test_what_cannot_be_written_whole_leaves_no_part(tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        run.write_whole(tmp_path / "results.json", "{}")
+    assert list(tmp_path.iterdir()) == []

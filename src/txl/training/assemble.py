@@ -232,7 +232,7 @@ def trainer(
         settings.peak_flops,
         guard,
         wait,
-        lambda training: run.record(training=training),
+        run.record_training,
     )
     trace = [Trace(run.directory / "trace.json", settings.profile_steps)] if settings.profile_steps else []
     files = WholeFiles()

@@ -147,6 +147,13 @@ class Run:
         self.results.update(parts)
         self.write()
 
+    def record_training(self, training: dict[str, Any]) -> None:
+        """Record how far the training is. Where that cannot be written it is said, and training goes on."""
+        try:
+            self.record(training=training)
+        except OSError as error:
+            log.warning("results.json cannot be written (%s); it is when there is room, at the end", error)
+
     def record_data(self, corpus: Corpus) -> None:
         """Record which tokens are read."""
         data = {
@@ -340,11 +347,15 @@ def record_failure(directory: Path, message: str) -> None:
 def write_whole(path: Path, text: str) -> None:
     """Write a file beside its place and rename it, so that nobody ever sees a part of it."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
-    with part.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+    try:
+        with part.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
 
 
 def versions() -> dict[str, str]:
