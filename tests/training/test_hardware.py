@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from training.test_config import composed
 from txl.training import hardware
+from txl.training.config import ConfigError, check
 
 
 @pytest.mark.parametrize(
@@ -40,3 +42,22 @@ def test_memory_in_use_grows_and_shrinks_with_what_is_held():
     del held
     assert hardware.used_memory(device) - before < 100e6
     assert hardware.peak_memory(device) - before > 150e6
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["trainer.accelerator=cpu", "trainer.precision=16-mixed"], "trainer.precision=16-mixed needs a GPU"),
+        (["trainer.precision=16-mixed"], "trainer.precision=16-mixed needs a GPU"),
+        (["trainer=ddp"], "trainer.accelerator=gpu: there is no GPU here; use trainer=auto"),
+        (["trainer=fsdp", "trainer.accelerator=auto"], "trainer.strategy=fsdp needs GPUs"),
+        (["trainer=fsdp", "trainer.accelerator=cpu"], "trainer.strategy=fsdp needs GPUs"),
+    ],
+)
+def test_what_needs_a_gpu_says_so_where_there_is_none(monkeypatch, overrides, message):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    with pytest.raises(ConfigError) as error:
+        hardware.check_device(check(composed("name=x", *overrides)).trainer)
+    assert str(error.value).startswith(message)
+    assert "\n" not in str(error.value)

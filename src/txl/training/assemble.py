@@ -26,7 +26,7 @@ from txl.training.checkpoints import Checkpoints, WholeFiles
 from txl.training.config import Config, ConfigError, Reading, check, check_lengths, component
 from txl.training.config import Trainer as TrainerSettings
 from txl.training.guard import Guard
-from txl.training.hardware import device_name, resolve_precision
+from txl.training.hardware import check_device, device_name, resolve_precision
 from txl.training.metrics import JsonLines
 from txl.training.module import LanguageModel
 from txl.training.profiling import DataWait, Trace
@@ -89,6 +89,7 @@ def config(settings: DictConfig) -> Config:
     """
     checked = check(settings)
     processes.check_processes(checked)
+    check_device(checked.trainer)
     if checked.trainer.compile:
         check_compiler()
     return checked

@@ -209,8 +209,6 @@ class Trainer:
                 f"trainer.strategy=single is one process, not trainer.devices={self.devices} on "
                 f"trainer.num_nodes={self.num_nodes}; use trainer=ddp, ddp_cpu or fsdp for several"
             )
-        if self.precision == "16-mixed" and self.accelerator == "cpu":
-            raise ConfigError("trainer.precision=16-mixed needs a GPU; use bf16-mixed or 32-true on a CPU")
         _one_of("trainer.accelerator", self.accelerator, ("auto", "cpu", "gpu"))
 
 

@@ -9,6 +9,20 @@ from pathlib import Path
 
 import torch
 
+from txl.training.config import ConfigError, Trainer
+
+
+def check_device(settings: Trainer) -> None:
+    """Raise ConfigError unless the device, and what needs it, are here."""
+    here = torch.cuda.is_available() or torch.backends.mps.is_available()
+    if settings.accelerator == "gpu" and not here:
+        raise ConfigError("trainer.accelerator=gpu: there is no GPU here; use trainer=auto or ddp_cpu")
+    on_gpu = here and settings.accelerator != "cpu"
+    if settings.precision == "16-mixed" and not on_gpu:
+        raise ConfigError("trainer.precision=16-mixed needs a GPU; use bf16-mixed or 32-true on a CPU")
+    if settings.strategy == "fsdp" and not on_gpu:
+        raise ConfigError("trainer.strategy=fsdp needs GPUs; use trainer=ddp_cpu on a CPU")
+
 
 def resolve_precision(precision: str, accelerator: str) -> tuple[str, str]:
     """Return the precision to use, and why.
