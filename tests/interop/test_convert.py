@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import torch
-from test_parity import BASE
+from interop.test_parity import BASE
 
 from conftest import small_model
 from txl.interop.checkpoints import load_foreign
