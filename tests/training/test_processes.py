@@ -10,12 +10,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from test_config import composed
 
 from conftest import ROOT, TINY, tiny_text
+from training.test_config import composed
 from txl.training import processes
+from txl.training.command import resumed
 from txl.training.config import ConfigError, check
 from txl.training.interruption import Interrupted, Interruption
+from txl.training.run import record_failure
 
 # The rare words come last in the text, so the rows of the first process never touch them.
 SKEWED = [
@@ -244,3 +246,23 @@ def test_a_signal_that_another_process_heard_of_first_does_not_disturb_the_savin
 def test_the_processes_are_told_where_settings_are():
     words = ["position=decay", "--config-dir", "more", "-m", "-cn=train", "seed=1"]
     assert processes.config_options(words) == ["--config-dir", "more", "-cn=train"]
+
+
+def test_a_signal_while_the_processes_still_start_is_an_interruption(skewed):
+    run = skewed.start(*SKEWED, *TWO)
+    end = time.monotonic() + 60
+    while not subprocess.run(["pgrep", "-P", str(run.pid)], capture_output=True).stdout:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    run.send_signal(signal.SIGTERM)
+    assert run.wait(60) == 143
+    results = skewed.run_directory / "results.json"
+    assert not results.exists() or skewed.results()["status"] == "interrupted"
+
+
+def test_a_process_killed_while_it_starts_leaves_a_run_that_can_go_on(tmp_path):
+    begun = {"schema": 1, "overrides": ["seed=2"], "status": "interrupted", "loss": float("nan")}
+    record_failure(tmp_path, "process 0 of 2 was killed by SIGKILL", begun)
+    results = json.loads((tmp_path / "results.json").read_text(), parse_constant=pytest.fail)
+    assert (results["status"], results["overrides"]) == ("failed", ["seed=2"])
+    assert resumed([f"resume={tmp_path}"]) == ["seed=2", f"hydra.run.dir='{tmp_path}'"]

@@ -73,7 +73,7 @@ def started_processes(settings: DictConfig) -> bool:
         processes.start(checked, whole.directory, whole.results["overrides"])
     except processes.ProcessError as error:
         if not error.has_ended or whole.status() != "failed":  # else it has said why itself
-            record_failure(whole.directory, str(error))
+            record_failure(whole.directory, str(error), whole.results)
         log.error("failed: %s; what it said is in %s", error, whole.directory / "train.log")
         raise SystemExit(1) from None
     finally:

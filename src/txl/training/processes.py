@@ -175,7 +175,9 @@ def start(config: Config, directory: Path, overrides: Sequence[str]) -> None:
         os.close(writing)
         for number, handler in before.items():
             signal.signal(number, handler)
-    if received and (failed is None or running[failed].returncode in (128 + n for n in received)):
+    # One that was still starting, without handlers of its own, ends by the signal itself.
+    stopped = {code for number in received for code in (128 + number, -number)}
+    if received and (failed is None or running[failed].returncode in stopped):
         raise SystemExit(128 + received[0])
     if failed is not None:
         raise ProcessError(failed, world, running[failed].returncode)

@@ -192,7 +192,7 @@ class Run:
             return
         message = str(error) or type(error).__name__
         if self.rank:
-            record_failure(self.directory, f"process {self.rank}: {message}")
+            record_failure(self.directory, f"process {self.rank}: {message}", self.results)
         else:
             self.record(status="failed", error=message)
 
@@ -337,11 +337,18 @@ def keep_until(path: Path, step: int) -> None:
         write_whole(path, "".join(f"{line}\n" for line in kept))
 
 
-def record_failure(directory: Path, message: str) -> None:
-    """Write down that a run has failed, where its first process cannot."""
+def record_failure(directory: Path, message: str, begun: dict[str, Any]) -> None:
+    """Write down that a run has failed, where its first process cannot.
+
+    Args:
+        directory: of the run.
+        message: why.
+        begun: the results to write if the first process has not come to write any.
+    """
     path = directory / "results.json"
-    results = read_results(directory) if path.exists() else {"schema": SCHEMA}
-    write_whole(path, json.dumps({**results, "status": "failed", "error": message}, indent=2) + "\n")
+    results = read_results(directory) if path.exists() else begun
+    results = finite({**results, "status": "failed", "error": message})
+    write_whole(path, json.dumps(results, indent=2) + "\n")
 
 
 def write_whole(path: Path, text: str) -> None:
