@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from interop.test_checkpoints import READING, assert_same, described, message_of
 
+from interop.test_checkpoints import READING, assert_same, described, message_of
 from txl.interop.checkpoints import export, load_foreign
 from txl.interop.official import NamesError, model_from_config, to_official
 from txl.model import TransformerXL

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 import torch
-from interop.test_parity import BASE
 
 from conftest import small_model
+from interop.test_parity import BASE
 from txl.interop.checkpoints import load_foreign
 from txl.interop.official import model_from_config, to_official
 

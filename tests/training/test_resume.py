@@ -242,6 +242,8 @@ def test_other_settings_and_completed_runs_are_refused(start, whole):
     before = (start.folder / "other" / "results.json").read_bytes()
     assert start("other", "optimizer.lr=0.5") == [1]
     assert "holds a run with optimizer.lr=0.004, not 0.5" in start.output()
+    assert start("other", "trainer.max_steps=2") == [1]
+    assert "beyond trainer.max_steps=2; give at least 6" in start.output()
     assert (start.folder / "other" / "results.json").read_bytes() == before
     assert start("other", f"resume={start.folder / 'other'}") == [0], start.output()[-3000:]
     assert_same(whole, start.folder / "other")

@@ -10,7 +10,9 @@ from functools import wraps
 from pathlib import Path
 
 import hydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
+from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
@@ -18,6 +20,8 @@ from txl.report.files import read_results
 from txl.training.compose import all_keys, groups
 from txl.training.config import nearest
 from txl.training.processes import check_command
+
+MISTAKES = (OmegaConfBaseException, ValueError, OSError)  # of the input: one line is enough
 
 
 def command(
@@ -31,7 +35,19 @@ def command(
     """
 
     def decorate(task: Callable[[DictConfig], None]) -> Callable[[], None]:
-        composed = hydra.main(version_base="1.3", config_path=str(config_path), config_name=config_name)(task)
+        asked = os.environ.get("HYDRA_FULL_ERROR", "0")
+
+        @wraps(task)
+        def job(settings: DictConfig) -> None:
+            try:
+                task(settings)
+            except MISTAKES as error:
+                if asked == "1" or HydraConfig.get().mode == RunMode.MULTIRUN:  # whose other jobs go on
+                    raise
+                # Said here, because Hydra would print all overrides before it.
+                sys.exit(f"error: {one_line(error, config_path, config_name)}")
+
+        composed = hydra.main(version_base="1.3", config_path=str(config_path), config_name=config_name)(job)
 
         @wraps(task)
         def program() -> None:
@@ -40,13 +56,12 @@ def command(
                     stream.reconfigure(
                         errors="replace"
                     )  # a terminal that lacks a letter is no reason to stop
-            asked = os.environ.get("HYDRA_FULL_ERROR", "0")
             os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra shall raise its errors and not print them
             try:
                 sys.argv[1:] = resumed(flags_first(sys.argv[1:]))
                 check_command(sys.argv[1:])
                 composed()
-            except (HydraException, OmegaConfBaseException, ValueError, OSError) as error:
+            except (HydraException, *MISTAKES) as error:
                 if asked == "1":
                     raise
                 sys.exit(f"error: {one_line(error, config_path, config_name)}")

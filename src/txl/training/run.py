@@ -108,6 +108,11 @@ class Run:
         self.resumed_from, step = newest(self.checkpoints) or (None, 0)
         if self.resumed_from:
             check_same(self.directory, earlier["config"], self.results["config"])
+            if step > self.settings.trainer.max_steps:
+                raise ValueError(
+                    f"{self.directory} holds a run that is at step {step}, beyond trainer.max_steps="
+                    f"{self.settings.trainer.max_steps}; give at least {step}"
+                )
             self.results["training"] = earlier["training"]
         return step
 
