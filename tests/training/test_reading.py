@@ -44,6 +44,12 @@ def test_a_run_reads_as_it_is_told_and_says_so(train, text_file, overrides, said
     assert train.results()["valid"]["loss"] < 6
 
 
+def test_a_blank_line_can_be_named_on_the_command_line(train, text_file):
+    text_file.write_text(text_file.read_text("utf-8").replace("\n", "\n\n"), "utf-8")
+    done = train(*TINY, f"data.path={text_file}", "training.streams=documents", r'training.border="\n\n"')
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize(
     ("border", "said"),
     [

@@ -283,7 +283,7 @@ def _gathered(memory: Memory | None) -> dict[str, Any] | None:
 
 def _rows_of_all(tensor: Tensor) -> Tensor:
     if not (distributed.is_available() and distributed.is_initialized()):
-        return tensor.cpu()
+        return tensor.contiguous().cpu()  # a part of a larger tensor would be saved with all of it
     parts = [torch.empty_like(tensor) for _ in range(distributed.get_world_size())]
     distributed.all_gather(parts, tensor.contiguous())
     return torch.cat([part.cpu() for part in parts])

@@ -38,7 +38,8 @@ class Reading:
         loss: "full": every target of a segment is scored. "half": segments overlap by half and the second
             half of each is scored, so that every target has L/2 tokens of its segment before it.
         streams: the order of reading, a key of `txl.data.POLICIES`.
-        border: the text that ends a document or a sentence.
+        border: the text that ends a document or a sentence; a backslash and an n are a newline, which a
+            command line cannot say otherwise.
     """
 
     batch_size: int
@@ -51,6 +52,7 @@ class Reading:
 
     def __post_init__(self) -> None:
         section = type(self).__name__.lower()
+        self.border = self.border.replace("\\n", "\n")
         _positive(section, self, "batch_size", "segment_length", "attention_length")
         _not_negative(section, self, "memory_length")
         try:

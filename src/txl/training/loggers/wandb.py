@@ -120,6 +120,14 @@ class Wandb(RunLogger):
         """Add results, learning curve and sample, and end the run: as failed, unless it was completed."""
         if self.run is None:
             return
+        try:
+            self._add(results)
+        finally:  # what could not be added (a full disk) must not change how the run ended
+            self.run.finish(exit_code=0 if results["status"] == "completed" else 1)
+            self.run = None
+
+    def _add(self, results: dict[str, Any]) -> None:
+        """Add results, learning curve, sample and the files of the run."""
         keys = ("status", "error", "model", "data", "training", "valid", "test")
         self.run.summary.update({key: results[key] for key in keys if results[key] is not None})
         files = [self.directory / name for name in FILES if (self.directory / name).exists()]
@@ -139,8 +147,6 @@ class Wandb(RunLogger):
                 str(path), str(path.relative_to(self.directory)), skip_cache=True, policy="immutable"
             )
         self.run.log_artifact(artifact)
-        self.run.finish(exit_code=0 if results["status"] == "completed" else 1)
-        self.run = None
 
 
 def quiet() -> wandb.Settings:
