@@ -6,7 +6,8 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from conftest import ROOT
-from txl.training.config import ConfigError, check, check_lengths, component
+from txl.training.components import ConfigError, component
+from txl.training.config import check, check_lengths
 
 CONF = ROOT / "conf"
 

@@ -8,8 +8,9 @@ import pytest
 import yaml
 
 from conftest import ROOT
+from txl.training.components import ConfigError
 from txl.training.compose import composed
-from txl.training.config import ConfigError, check
+from txl.training.config import check
 from txl.training.describe import describe
 
 # experiment: all parameters and those in the layers, with the authors' vocabularies.

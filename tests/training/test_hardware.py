@@ -7,7 +7,8 @@ import torch
 
 from training.test_config import composed
 from txl.training import hardware
-from txl.training.config import ConfigError, check
+from txl.training.components import ConfigError
+from txl.training.config import check
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,9 @@ import pytest
 import torch
 
 from conftest import TINY, metrics_of
+from txl.training.components import ConfigError
 from txl.training.compose import composed
-from txl.training.config import ConfigError, check
+from txl.training.config import check
 from txl.training.loggers.csv import Csv
 
 

@@ -15,7 +15,8 @@ from conftest import ROOT, TINY, tiny_text
 from training.test_config import composed
 from txl.training import processes
 from txl.training.command import resumed
-from txl.training.config import ConfigError, check
+from txl.training.components import ConfigError
+from txl.training.config import check
 from txl.training.interruption import Interrupted, Interruption
 from txl.training.run import record_failure
 

@@ -30,6 +30,23 @@ LINE = {
 }
 
 
+VALIDATION_LINE = {
+    "step",
+    "tokens",
+    "seconds",
+    "valid/loss",
+    "valid/bits_per_byte",
+    "valid/tokens_per_second",
+    "valid/model_flops_utilization",
+    "valid/data_wait_seconds",
+    "valid/data_wait_share",
+    "memory_length",
+    "memory_share",
+    "used_memory_bytes",
+    "peak_memory_bytes",
+}
+
+
 @pytest.fixture
 def tiny(text_file):
     return [*TINY, f"data.path={text_file}"]
@@ -51,6 +68,26 @@ def test_every_line_says_all_there_is_to_know(run_here, tiny):
         assert 50e6 < line["used_memory_bytes"] <= line["peak_memory_bytes"]
         assert 0 <= line["data_wait_seconds"] < 1
         assert 0 <= line["data_wait_share"] <= 1
+
+
+def test_a_validation_says_how_fast_it_was(run_here, tiny, tmp_path):
+    """Speed and utilization are of the same reading, and a third of the operations of a training step."""
+
+    def lines_of(peak: float) -> list[dict]:
+        return metrics_of(run_here(*tiny, f"trainer.peak_flops={peak}", directory=tmp_path / f"{peak}"))
+
+    lines = lines_of(1e12)
+    validations = [line for line in lines if "valid/loss" in line]
+    assert [line["step"] for line in validations] == [4, 8]
+    training = next(line for line in lines if "train/loss" in line)
+    for line in validations:
+        assert line.keys() == VALIDATION_LINE
+        assert line["valid/data_wait_seconds"] > 0
+        assert 0 < line["valid/data_wait_share"] < 1
+        operations = line["valid/model_flops_utilization"] / line["valid/tokens_per_second"]
+        assert 3 * operations == pytest.approx(
+            training["model_flops_utilization"] / training["tokens_per_second"]
+        )
 
 
 def test_a_line_is_the_mean_over_its_steps(run_here, tiny, tmp_path):

@@ -19,11 +19,12 @@ from pytorch_lightning.strategies import DDPStrategy, FSDPStrategy, Strategy
 
 from txl.data import POLICIES, Corpus, Streams, border_places
 from txl.model import LearnedPosition, TransformerXL
-from txl.model.cost import parameter_counts, training_flops_per_token
+from txl.model.cost import flops_per_token, parameter_counts, training_flops_per_token
 from txl.model.transformer import Layer
 from txl.training import processes
 from txl.training.checkpoints import Checkpoints, WholeFiles
-from txl.training.config import Config, ConfigError, Reading, check, check_lengths, component
+from txl.training.components import ConfigError, component
+from txl.training.config import Config, Reading, check, check_lengths
 from txl.training.config import Trainer as TrainerSettings
 from txl.training.guard import Guard
 from txl.training.hardware import check_device, device_name, resolve_precision
@@ -216,6 +217,9 @@ def trainer(
     precision, reason = resolve_precision(settings.precision, settings.accelerator)
     flops = training_flops_per_token(module.model, lengths.segment_length, lengths.memory_length)
     flops *= lengths.segment_length / lengths.step  # with half loss every token is read twice and scored once
+    lengths = config.evaluation
+    validation_flops = flops_per_token(module.model, lengths.segment_length, lengths.memory_length)
+    validation_flops *= lengths.segment_length / lengths.step
     run.loggers = [
         JsonLines(run.directory / "metrics.jsonl"),
         *(
@@ -230,6 +234,7 @@ def trainer(
         corpus.unit,
         settings.log_every,
         flops,
+        validation_flops,
         settings.peak_flops,
         guard,
         wait,

@@ -17,8 +17,8 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from txl.report.files import read_results
+from txl.training.components import nearest
 from txl.training.compose import all_keys, groups
-from txl.training.config import nearest
 from txl.training.processes import check_command
 
 MISTAKES = (OmegaConfBaseException, ValueError, OSError)  # of the input: one line is enough

@@ -18,7 +18,8 @@ from txl.model.cost import (
     training_flops_per_token,
 )
 from txl.training import assemble
-from txl.training.config import ConfigError, check, component
+from txl.training.components import ConfigError, component
+from txl.training.config import check
 
 FLOAT32 = 4  # bytes
 

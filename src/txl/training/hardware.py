@@ -9,7 +9,8 @@ from pathlib import Path
 
 import torch
 
-from txl.training.config import ConfigError, Trainer
+from txl.training.components import ConfigError
+from txl.training.config import Trainer
 
 
 def check_device(settings: Trainer) -> None:

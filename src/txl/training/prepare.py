@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from txl.data import Corpus
+from txl.training.components import ConfigError, component
 from txl.training.compose import composed
-from txl.training.config import ConfigError, component
 
 
 def prepare(overrides: list[str]) -> Corpus:

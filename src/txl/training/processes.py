@@ -25,7 +25,8 @@ from lightning_fabric.plugins.environments import (
 )
 from lightning_fabric.plugins.environments.lightning import find_free_network_port
 
-from txl.training.config import Config, ConfigError, Trainer
+from txl.training.components import ConfigError
+from txl.training.config import Config, Trainer
 
 LIFELINE = "TXL_LIFELINE"  # a pipe that ends when the program that started this process does
 GRACE_SECONDS = 20.0  # to save and leave, for the others when one process has failed

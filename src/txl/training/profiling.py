@@ -17,27 +17,31 @@ SKIP = 5  # steps before the trace: the first ones allocate and choose kernels
 
 
 class DataWait(Profiler):
-    """Adds up the time that training waits for its next batch. Lightning calls it around everything it does.
+    """Adds up the time spent waiting for the next batch. Lightning calls it around everything it does.
 
     Attributes:
-        seconds: waited so far.
+        seconds: that training waited so far.
+        validating: seconds that validation waited so far.
     """
 
-    action = "[_TrainingEpochLoop].train_dataloader_next"
+    training = "[_TrainingEpochLoop].train_dataloader_next"
+    validation = "[_EvaluationLoop].val_next"
 
     def __init__(self) -> None:
         super().__init__()
-        self.seconds = 0.0
+        self.seconds = self.validating = 0.0
 
     def start(self, action_name: str) -> None:
         """Start the clock if this is the next batch."""
-        if action_name == self.action:
+        if action_name in (self.training, self.validation):
             self.began = time.perf_counter()
 
     def stop(self, action_name: str) -> None:
         """Stop the clock."""
-        if action_name == self.action:
+        if action_name == self.training:
             self.seconds += time.perf_counter() - self.began
+        elif action_name == self.validation:
+            self.validating += time.perf_counter() - self.began
 
 
 class Trace(pl.Callback):

@@ -40,6 +40,7 @@ class Monitor(pl.Callback):
         unit: what a token is: "byte", "char", "word" or "bpe".
         log_every: steps between logged lines.
         flops_per_token: of training, for the utilization.
+        validation_flops_per_token: of validation.
         peak_flops: operations a second of one device; `None` to measure it at the start.
         guard: stops a training that diverges.
         wait: measures the time spent waiting for data.
@@ -55,12 +56,14 @@ class Monitor(pl.Callback):
         unit: str,
         log_every: int,
         flops_per_token: float,
+        validation_flops_per_token: float,
         peak_flops: float | None,
         guard: Guard,
         wait: DataWait,
         record: Callable[[dict[str, Any]], None],
     ) -> None:
         self.unit, self.log_every, self.flops_per_token = unit, log_every, flops_per_token
+        self.validation_flops_per_token = validation_flops_per_token
         self.peak_flops, self.guard, self.wait, self.record = peak_flops, guard, wait, record
         self.seconds, self.steps, self.tokens = 0.0, 0, 0
         self.validating = 0.0  # seconds, of all
@@ -176,7 +179,7 @@ class Monitor(pl.Callback):
         speed = (self.tokens - self.tokens_before) / trained
         waited = self.wait.seconds - self.wait_before
         name, value = self.metric(loss)
-        rate, remembered = module.learning_rate, float(module.memory.length.float().mean())
+        rate = module.learning_rate
         metrics = {
             "tokens": self.tokens,
             "seconds": self.seconds,
@@ -189,10 +192,7 @@ class Monitor(pl.Callback):
             "model_flops_utilization": speed * self.flops_per_token / (self.peak_flops * trainer.world_size),
             "data_wait_seconds": waited,
             "data_wait_share": waited / trained,
-            "memory_length": remembered,
-            "memory_share": remembered / max(module.training_settings.memory_length, 1),
-            "used_memory_bytes": used_memory(module.device),
-            "peak_memory_bytes": peak_memory(module.device),
+            **self._memory(module),
         }
         for logger in trainer.loggers:
             logger.log_metrics(metrics, trainer.global_step)
@@ -209,9 +209,20 @@ class Monitor(pl.Callback):
         self.tokens_before, self.steps_before, self.wait_before = self.tokens, self.steps, self.wait.seconds
         self.since, self.away = now, 0.0
 
+    @staticmethod
+    def _memory(module: LanguageModel) -> dict[str, Any]:
+        """Return how much of the recurrence memory is real, and how much memory the process needs."""
+        remembered = float(module.memory.length.float().mean())
+        return {
+            "memory_length": remembered,
+            "memory_share": remembered / max(module.training_settings.memory_length, 1),
+            "used_memory_bytes": used_memory(module.device),
+            "peak_memory_bytes": peak_memory(module.device),
+        }
+
     def on_validation_start(self, trainer: pl.Trainer, module: LanguageModel) -> None:
         """Note when training pauses."""
-        self.paused = time.perf_counter()
+        self.paused, self.waited_before = time.perf_counter(), self.wait.validating
 
     def on_validation_end(self, trainer: pl.Trainer, module: LanguageModel) -> None:
         """Log and show the validation score."""
@@ -220,13 +231,26 @@ class Monitor(pl.Callback):
         self._look(trainer)
         self.guard.see_finite(self.steps, module.scores.loss, "validation loss", good=self.steps - 1)
         now = time.perf_counter()
-        self.away += now - self.paused
-        self.validating += now - self.paused
+        took = max(now - self.paused, 1e-9)
+        self.away += took
+        self.validating += took
         self.seconds = now - self.began
         name, value = self.metric(module.scores.loss)
-        metrics = {"tokens": self.tokens, "seconds": self.seconds, "valid/loss": module.scores.loss}
+        speed, waited = module.scores.count / took, self.wait.validating - self.waited_before
+        operations = speed * self.validation_flops_per_token
+        metrics = {
+            "tokens": self.tokens,
+            "seconds": self.seconds,
+            "valid/loss": module.scores.loss,
+            f"valid/{name}": value,
+            "valid/tokens_per_second": speed,
+            "valid/model_flops_utilization": operations / (self.peak_flops * trainer.world_size),
+            "valid/data_wait_seconds": waited,
+            "valid/data_wait_share": waited / took,
+            **self._memory(module),
+        }
         for logger in trainer.loggers:
-            logger.log_metrics({**metrics, f"valid/{name}": value}, trainer.global_step)
+            logger.log_metrics(metrics, trainer.global_step)
         log.info("step %d  valid %s %.4f", trainer.global_step, name.replace("_", " "), value)
         self.record(self.summary(trainer))
 

@@ -16,7 +16,7 @@ from typing import Any
 import wandb
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
-from txl.training.config import ConfigError
+from txl.training.components import ConfigError
 from txl.training.metrics import RunLogger
 
 log = logging.getLogger(__name__)
