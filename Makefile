@@ -3,14 +3,18 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses=auto --maxprocesses=4
 
-.PHONY: demo test lint format clean
+.PHONY: demo test test-slow lint format clean
 
 demo: $(VENV)/.samples-installed ## train a Transformer-XL on Wikipedia
 	$(BIN)/python train.py
 
 test: lint $(VENV)/.peers-installed ## everything that must hold
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses=auto --maxprocesses=4
+	$(PYTEST) -m 'not slow'
+
+test-slow: $(VENV)/.dev-installed ## runs of several processes, and runs that are killed and go on
+	$(PYTEST) -m slow
 
 lint: $(VENV)/.dev-installed ## style, format, and which package may import which
 	$(BIN)/ruff check .

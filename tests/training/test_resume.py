@@ -14,6 +14,8 @@ import torch
 from conftest import TINY, tiny_text
 from txl.training.checkpoints import newest
 
+pytestmark = pytest.mark.slow
+
 SECONDS = 120  # for one launch, which takes some five; what takes longer hangs
 STEPS = 44  # 11 segments an epoch: four epochs
 HARD = [

@@ -101,6 +101,7 @@ def readable(directory) -> bool:
     return bool(checkpoints)
 
 
+@pytest.mark.slow
 def test_a_run_killed_at_any_moment_leaves_a_readable_directory(train, endless):
     """Ten kills: from start-up, through the first step, to between many checkpoints."""
     chance, with_checkpoint = random.Random(0), 0
