@@ -176,22 +176,26 @@ def test_the_second_of_two_processes_finds_what_the_first_prepared(tmp_path, cap
     file, cache = tmp_path / "a.txt", tmp_path / "cache"
     file.write_bytes(b"hello world " * 50)
     stamp = cache_module.Stamp(cache, [file], [])
-    first, second = [], contextlib.ExitStack()
+    has_turn, done, second = threading.Event(), [], contextlib.ExitStack()
+    waiting = "waiting for another process that prepares the same text"
 
     def prepare() -> None:
         with contextlib.ExitStack() as stack:
             cache_module.Work(cache, stack).turn(stamp)
-            time.sleep(1.0)
-            first.append("done")
+            has_turn.set()
+            end = time.monotonic() + 30
+            while waiting not in caplog.text and time.monotonic() < end:
+                time.sleep(0.05)
+            done.append("first")
 
-    thread = threading.Thread(target=prepare)
-    thread.start()
-    time.sleep(0.2)
     with caplog.at_level("INFO"), second:
+        thread = threading.Thread(target=prepare)
+        thread.start()
+        assert has_turn.wait(30)
         cache_module.Work(cache, second).turn(stamp)
-        assert first == ["done"]
-    assert "waiting for another process that prepares the same text" in caplog.text
-    thread.join()
+        assert done == ["first"]
+        assert waiting in caplog.text
+        thread.join()
 
 
 def test_two_processes_at_once_end_with_one_good_copy(tmp_path):
