@@ -71,17 +71,12 @@ def chunks(part: Part, unit: str, size: int = PIECE) -> Iterator[bytes]:
         ValueError: the file was cut short meanwhile.
     """
     with part.path.open("rb") as file:
-        begin = part.begin
-        while begin < part.end:
-            end = min(begin + size, part.end)
-            if end < part.end:
-                end = _border(file, end, part.end, unit)
+        for begin, end in borders(part, unit, size):
             file.seek(begin)
             chunk = file.read(end - begin)
             if len(chunk) < end - begin:
                 raise ValueError(f"{part.shown} became shorter while it was read; start again")
             yield chunk
-            begin = end
 
 
 def borders(part: Part, unit: str, size: int = PIECE) -> Iterator[tuple[int, int]]:
