@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import pytorch_lightning as pl
@@ -213,13 +214,10 @@ def trainer(
     config: Config, module: LanguageModel, corpus: Corpus, streams: dict[str, Streams], run: Run
 ) -> pl.Trainer:
     """Return Lightning's trainer with our callbacks. It never touches the order of the data."""
-    settings, lengths = config.trainer, config.training
+    settings = config.trainer
     precision, reason = resolve_precision(settings.precision, settings.accelerator)
-    flops = training_flops_per_token(module.model, lengths.segment_length, lengths.memory_length)
-    flops *= lengths.segment_length / lengths.step  # with half loss every token is read twice and scored once
-    lengths = config.evaluation
-    validation_flops = flops_per_token(module.model, lengths.segment_length, lengths.memory_length)
-    validation_flops *= lengths.segment_length / lengths.step
+    flops = per_target(training_flops_per_token, module.model, config.training)
+    validation_flops = per_target(flops_per_token, module.model, config.evaluation)
     run.loggers = [
         JsonLines(run.directory / "metrics.jsonl"),
         *(
@@ -290,6 +288,18 @@ def trainer(
         module.model.compile(dynamic=False)
     log.info("device: %s, precision %s (%s)", device_name(built.strategy.root_device), precision, reason)
     return built
+
+
+def per_target(flops: Callable[..., float], model: TransformerXL, reading: Reading) -> float:
+    """Return the operations for each token that is scored: with half loss every token is read twice.
+
+    Args:
+        flops: counts them for each token that is read.
+        model: the model.
+        reading: how the text is read.
+    """
+    read = flops(model, reading.segment_length, reading.memory_length)
+    return read * (reading.segment_length / reading.step)
 
 
 def strategy(settings: TrainerSettings) -> str | Strategy:
