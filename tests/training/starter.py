@@ -16,10 +16,10 @@ import sys
 import time
 from pathlib import Path
 
-import matplotlib.backends.backend_agg  # noqa: F401
+import matplotlib.backends.backend_agg  # noqa: F401  so that no fork imports it
 
 import txl.training.assemble
-import txl.training.finish  # noqa: F401
+import txl.training.finish  # noqa: F401  the same
 
 TRAIN = str(Path(__file__).parents[2] / "train.py")
 

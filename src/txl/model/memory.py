@@ -74,11 +74,12 @@ class Memory:
         if len(hidden) != len(self.states):
             raise ValueError(f"the memory holds {len(self.states)} layers, not the {len(hidden)} given")
         slots, read = self.slots, hidden[0].shape[1]
-        newest = [states.detach()[:, max(0, read - slots) :] for states in hidden]
+        states = tuple(
+            new.detach()[:, max(0, read - slots) :].to(old.dtype)
+            for old, new in zip(self.states, hidden, strict=True)
+        )
         if read < slots:  # otherwise nothing of the old states stays, and nothing is copied
-            newest = [
-                torch.cat([old[:, read:], new.to(old.dtype)], dim=1)
-                for old, new in zip(self.states, newest, strict=True)
-            ]
-        states = tuple(new.to(old.dtype) for old, new in zip(self.states, newest, strict=True))
+            states = tuple(
+                torch.cat([old[:, read:], new], dim=1) for old, new in zip(self.states, states, strict=True)
+            )
         return Memory(states, (self.length + read).clamp(max=slots))
