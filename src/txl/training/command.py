@@ -19,7 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 from txl.report.files import read_results
 from txl.training.components import nearest
 from txl.training.compose import all_keys, groups
-from txl.training.processes import check_command
+from txl.training.processes import check_command, run_in
 
 MISTAKES = (OmegaConfBaseException, ValueError, OSError)  # of the input: one line is enough
 
@@ -91,9 +91,8 @@ def resumed(words: list[str]) -> list[str]:
     directory = Path(found[-1].removeprefix("resume=")).expanduser()
     if not (directory / "results.json").is_file():
         raise ValueError(f"resume={directory} holds no run: there is no results.json in it")
-    place = str(directory).replace("\\", "\\\\").replace("'", "\\'")
     others = [word for word in words if not word.startswith("resume=")]
-    return [*read_results(directory)["overrides"], f"hydra.run.dir='{place}'", *others]
+    return [*read_results(directory)["overrides"], run_in(directory), *others]
 
 
 def one_line(error: Exception, config_path: Path, config_name: str) -> str:

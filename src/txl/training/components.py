@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import fields, is_dataclass, make_dataclass
 from typing import Any, get_type_hints
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 
@@ -78,6 +78,13 @@ def component(group: Any, name: str) -> Callable:
     except OmegaConfBaseException as error:
         raise readable(error, name) from error
     return functools.partial(target, **{field.name: getattr(typed, field.name) for field in fields(typed)})
+
+
+def check_given(settings: DictConfig) -> None:
+    """Raise ConfigError if settings that have no default were not given."""
+    missing = sorted(OmegaConf.missing_keys(settings))
+    if missing:
+        raise ConfigError(f"{missing[0]} is missing; give {missing[0]}=…")
 
 
 def nearest(key: str, allowed: Iterable[str], prefix: str = "") -> str:

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from txl import data  # which imports torch only when a stream is asked for
-from txl.training.components import SUPPLIED, ConfigError, component, readable
+from txl.training.components import SUPPLIED, ConfigError, check_given, component, readable
 
 
 @dataclass
@@ -256,9 +256,7 @@ def check(settings: DictConfig) -> Config:
     Raises:
         ConfigError: an unknown key, a wrong type, a value out of range or sizes that do not fit.
     """
-    missing = sorted(OmegaConf.missing_keys(settings))
-    if missing:
-        raise ConfigError(f"{missing[0]} is missing; give {missing[0]}=…")
+    check_given(settings)
     try:
         config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), settings))
     except OmegaConfBaseException as error:

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from txl.data import Corpus
-from txl.training.components import ConfigError, component
+from txl.training.components import check_given, component
 from txl.training.compose import composed
 
 
@@ -21,9 +21,7 @@ def prepare(overrides: list[str]) -> Corpus:
         ValueError, OSError: see `txl.data.corpora`.
     """
     settings = composed([*overrides, "name=prepare"]).data  # it is no run and has no name
-    missing = sorted(OmegaConf.missing_keys(settings))
-    if missing:
-        raise ConfigError(f"{missing[0]} is missing; give {missing[0]}=…")
+    check_given(settings)
     return component(OmegaConf.to_container(settings, resolve=True), "data")()
 
 

@@ -140,9 +140,8 @@ def start(config: Config, directory: Path, overrides: Sequence[str]) -> None:
     Raises:
         SystemExit: a process did not end well; its exit code, or 128 and the signal that this one received.
     """
-    place = str(directory).replace("\\", "\\\\").replace("'", "\\'")
     command = [sys.executable, os.path.abspath(sys.argv[0]), *config_options(sys.argv[1:])]
-    command += [*overrides, f"hydra.run.dir='{place}'"]
+    command += [*overrides, run_in(directory)]
     reading, writing = os.pipe()
     world = world_size(config.trainer)
     shared = {
@@ -182,6 +181,12 @@ def start(config: Config, directory: Path, overrides: Sequence[str]) -> None:
         raise SystemExit(128 + received[0])
     if failed is not None:
         raise ProcessError(failed, world, running[failed].returncode)
+
+
+def run_in(directory: Path) -> str:
+    """Return the word of a command line that names the run directory, whatever letters it has."""
+    place = str(directory).replace("\\", "\\\\").replace("'", "\\'")
+    return f"hydra.run.dir='{place}'"
 
 
 def config_options(words: Sequence[str]) -> list[str]:
