@@ -1,0 +1,1 @@
+"""The command line beside training: one file a verb, each with `add_to(verbs)`."""

@@ -1,0 +1,44 @@
+"""`txl parity`: the model beside values of the authors' code."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from rich import box
+from rich.table import Table
+
+from txl.verbs.common import console
+
+
+def add_to(verbs: argparse._SubParsersAction) -> None:
+    """Add the verb to the command line."""
+    verb = verbs.add_parser("parity", help="compare the model with reference values of the authors' code")
+    verb.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a .npz of reference values")
+    verb.set_defaults(run=_parity)
+
+
+def _parity(arguments: argparse.Namespace) -> int:
+    from txl.interop.parity import TOLERANCE, compare
+
+    table = Table(box=box.SIMPLE_HEAVY, title="largest absolute differences")
+    for heading in ("file", *TOLERANCE, ""):
+        table.add_column(heading, overflow="fold")
+    failed = 0
+    for path in arguments.files:
+        try:
+            comparison = compare(path)
+        except ValueError as error:
+            failed += 1
+            table.add_row(path.name, *["" for _ in TOLERANCE], "error")
+            print(f"error: {path}: {error}", file=sys.stderr)
+            continue
+        failed += not comparison.passed
+        gaps = (comparison.largest[kind] for kind in TOLERANCE)
+        shown = ("none" if gap is None else f"{gap:.1e}" for gap in gaps)
+        table.add_row(path.stem, *shown, "same" if comparison.passed else "DIFFERS")
+    table.add_section()
+    table.add_row("at most", *(f"{limit:.0e}" for limit in TOLERANCE.values()), "")
+    console.print(table)
+    return 1 if failed else 0
