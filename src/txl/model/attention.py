@@ -46,11 +46,7 @@ class Attention(nn.Module):
         Returns:
             `[B, L, D]`, before residual connection and normalization.
         """
-        heads = (self.n_head, self.d_head)
-        q_BLHC = self.query(x_BLD).unflatten(-1, heads) * self.d_head**-0.5
-        # Two products and not one of both together: the states of the memory need no gradient.
-        context_BKE = torch.cat([self.key_value(memory_BMD), self.key_value(x_BLD)], dim=1)
-        k_BKHC, v_BKHC = context_BKE.unflatten(-1, (2, *heads)).unbind(2)
+        q_BLHC, k_BKHC, v_BKHC = self.project(x_BLD, memory_BMD)
         bias = position.bias(layer, q_BLHC, k_BKHC.shape[1], table)
         q_BLHC, k_BKHC = position.queries_and_keys(layer, q_BLHC, k_BKHC, table)
         scores_BHLK = q_BLHC.transpose(1, 2) @ k_BKHC.permute(0, 2, 3, 1)
@@ -59,6 +55,15 @@ class Attention(nn.Module):
         scores_BHLK.masked_fill_(hidden_BLK[:, None], float("-inf"))
         probabilities_BHLK = self.dropout(scores_BHLK.softmax(dim=-1))
         return self.output((probabilities_BHLK @ v_BKHC.transpose(1, 2)).transpose(1, 2).flatten(-2))
+
+    def project(self, x_BLD: Tensor, memory_BMD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries `[B, L, H, C]`, scaled by 1/sqrt(C), and keys and values `[B, K, H, C]`."""
+        heads = (self.n_head, self.d_head)
+        q_BLHC = self.query(x_BLD).unflatten(-1, heads) * self.d_head**-0.5
+        # Two products and not one of both together: the states of the memory need no gradient.
+        context_BKE = torch.cat([self.key_value(memory_BMD), self.key_value(x_BLD)], dim=1)
+        k_BKHC, v_BKHC = context_BKE.unflatten(-1, (2, *heads)).unbind(2)
+        return q_BLHC, k_BKHC, v_BKHC
 
 
 def hidden_keys(length: int, memory_length_B: Tensor, slots: int, attention_length: int | None) -> Tensor:
