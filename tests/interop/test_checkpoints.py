@@ -171,7 +171,7 @@ def rewritten(folder, change):
     (lambda t, d: t.update(extra=torch.zeros(1)), "not known: extra$"),
     (lambda t, d: t.update({"position.u": torch.zeros(3)}), r"position\.u has the shape \[3\], the model's"),
     (lambda t, d: t.update({"position.u": t["position.u"].half()}), "of one floating type"),
-    (lambda t, d: d.pop("position"), "has the parts model, position and perhaps reading, vocabulary, not"),
+    (lambda t, d: d.pop("position"), "parts model, position and perhaps reading, vocabulary, data, not"),
     (lambda t, d: d["model"].update(n_layer="two"), "does not fit its class"),
     (lambda t, d: d["model"].update(n_head=0), "n_head must be positive"),
     (lambda t, d: d.update(model=3), "model: expected arguments and a _target_"),

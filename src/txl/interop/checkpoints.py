@@ -134,6 +134,8 @@ def _load_run(checkpoint: Mapping[str, Any], path: Path, trust: bool) -> tuple[T
             },
             "vocabulary": vocabulary,
         }
+        if "data" in config:
+            description["data"] = {"sha256": checkpoint["txl"]["data"]["sha256"], "settings": config["data"]}
     except (KeyError, TypeError) as error:
         raise ValueError(f"{path} is a checkpoint, but not of a run of txl: it lacks {error}") from error
     tensors = check_state(checkpoint["state_dict"], path)

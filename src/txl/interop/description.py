@@ -3,11 +3,13 @@
     {"model": {"_target_": "txl.model.TransformerXL", "vocabulary": 27, "n_layer": 2, …},
      "position": {"_target_": "txl.model.RelativePosition", "key_length": 32, "clamp_length": null, …},
      "reading": {"memory_length": 16, "attention_length": null, "clamp_length": null},
-     "vocabulary": {"unit": "char", "lines": ["U+0020", …]}}
+     "vocabulary": {"unit": "char", "lines": ["U+0020", …]},
+     "data": {"sha256": "…", "settings": {"_target_": "txl.data.text", "path": "…", …}}}
 
 `model` and `position` are the groups of a run's settings with what the program adds to them: the number of
 tokens and the largest number of keys. `reading` says how the source reads a text, `vocabulary` which tokens
-there are (as `Vocabulary.lines` writes them); a source that does not know them leaves them out.
+there are (as `Vocabulary.lines` writes them), `data` from which corpus; a source that does not know them
+leaves them out.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from typing import Any
 
 from txl.model import PositionEncoding, TransformerXL
 
-REQUIRED, OPTIONAL = ("model", "position"), ("reading", "vocabulary")
+REQUIRED, OPTIONAL = ("model", "position"), ("reading", "vocabulary", "data")
 OURS = "txl.model"
 
 

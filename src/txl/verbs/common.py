@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import hashlib
+import inspect
+import json
+import types
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from rich.console import Console
 
 console = Console(highlight=False)
+Kind = TypeVar("Kind")
 
 
 def positive(kind: type) -> Callable:
@@ -20,3 +27,96 @@ def positive(kind: type) -> Callable:
         return value
 
     return convert
+
+
+def add_source(verb: argparse.ArgumentParser, kind: type) -> None:
+    """Give a verb a model as its first argument, and `key=value` words after it.
+
+    Args:
+        verb: the verb's parser.
+        kind: the dataclass of its settings; what its docstring says stands in the help.
+    """
+    verb.add_argument(
+        "source", metavar="SOURCE", help="a run directory, a checkpoint or a .safetensors of a model"
+    )
+    verb.add_argument("overrides", nargs="*", metavar="key=value", help="settings, see below")
+    verb.formatter_class = argparse.RawDescriptionHelpFormatter
+    verb.epilog = inspect.getdoc(kind).split("Attributes:")[-1].replace("`", "")
+
+
+def settings(words: Iterable[str], kind: type[Kind]) -> Kind:
+    """Return a dataclass filled in from `key=value` words, the last of each key.
+
+    Its fields may be `int`, `float`, `bool`, `str`, `Path`, lists of these (`[64,128]` or `64,128`), and each
+    of them `| None` (`null`). Its `__post_init__` may check them further.
+
+    Raises:
+        ValueError: a word without `=`, a name that is not known, a value of another type.
+    """
+    from txl.training.components import nearest  # which imports OmegaConf
+
+    hints, given = get_type_hints(kind), {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals:
+            raise ValueError(
+                f"{word!r} is no setting: expected key=value, where the keys are {', '.join(hints)}"
+            )
+        if key not in hints:
+            raise ValueError(f"there is no setting {key}{nearest(key, hints)}")
+        try:
+            given[key] = converted(value, hints[key])
+        except ValueError:
+            raise ValueError(f"{key}={value}: expected {named(hints[key])}") from None
+    return kind(**given)
+
+
+def converted(value: str, kind: Any) -> Any:
+    """Return what a word says, as a type that `settings` knows; ValueError if it does not say one."""
+    if isinstance(kind, types.UnionType):
+        if value in ("null", "None"):
+            return None
+        return converted(value, get_args(kind)[0])
+    if get_origin(kind) is list:
+        inside = value[1:-1] if value.startswith("[") and value.endswith("]") else value
+        return [converted(item.strip(), get_args(kind)[0]) for item in inside.split(",") if item.strip()]
+    if kind is bool:
+        if value.lower() not in ("true", "false"):
+            raise ValueError(value)
+        return value.lower() == "true"
+    return Path(value).expanduser() if kind is Path else kind(value)
+
+
+def named(kind: Any) -> str:
+    """Return what a value of a type looks like, for people."""
+    if isinstance(kind, types.UnionType):
+        return f"{named(get_args(kind)[0])}, or null"
+    if get_origin(kind) is list:
+        return f"a list of which each is {named(get_args(kind)[0])}"
+    return {int: "a whole number", float: "a number", bool: "true or false"}.get(kind, "a text")
+
+
+def result_path(directory: Path, verb: str, words: Iterable[str], out: Path | None) -> Path:
+    """Return where a verb writes its JSON: `out`, or a file of the run's `evaluations/`.
+
+    Its name ends in a hash of the settings, so that the same command finds its file again.
+
+    Args:
+        directory: of the run.
+        verb: which verb.
+        words: the settings that were given.
+        out: where the user wants it; `None` for the usual place.
+    """
+    if out is not None:
+        return out
+    said = hashlib.sha256("\n".join(sorted(words)).encode()).hexdigest()[:8]
+    return directory / "evaluations" / f"{verb}-{said}.json"
+
+
+def write_result(path: Path, result: dict[str, Any]) -> None:
+    """Write a result as JSON, whole or not at all; what is not finite becomes null."""
+    from txl.training.metrics import finite  # which imports Lightning
+    from txl.training.run import write_whole
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, json.dumps(finite(result), indent=2, ensure_ascii=False) + "\n")

@@ -1,0 +1,138 @@
+"""A trained model with what belongs to it: its vocabulary, and the corpus it was trained on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from txl.data import Corpus, Vocabulary
+from txl.interop.checkpoints import load_foreign
+from txl.model import TransformerXL
+from txl.training.components import ConfigError, component
+from txl.training.hardware import resolve_precision
+
+OURS = "txl.data."
+PRECISIONS = ("auto", "32-true", "64-true", "bf16-mixed", "16-mixed")
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model that was loaded from a run directory or a file.
+
+    Attributes:
+        source: what was named.
+        model: in evaluation mode, on the CPU, with the clamp that its source evaluates with.
+        description: what it was built from, see `txl.interop.description`.
+        vocabulary: its tokens; `None` where the source does not know them.
+        trust: whether the source may name code outside this package.
+    """
+
+    source: Path
+    model: TransformerXL
+    description: dict[str, Any]
+    vocabulary: Vocabulary | None
+    trust: bool = False
+
+    @property
+    def directory(self) -> Path:
+        """Where results about it belong: the run directory, or the folder of the file."""
+        if self.source.is_dir():
+            return self.source
+        folder = self.source.resolve().parent
+        return folder.parent if folder.name == "checkpoints" else folder
+
+    def corpus(self) -> Corpus:
+        """Return the corpus of the training, prepared again if need be.
+
+        Raises:
+            ValueError: the source does not say which it was, or the text is no longer the same.
+            OSError, ImportError: the text cannot be had, see `txl.data.corpora`.
+        """
+        data = self.description.get("data")
+        if data is None:
+            raise ValueError(
+                f"{self.source} does not say on which corpus it was trained; name a text of your own, text=…"
+            )
+        settings = dict(data["settings"])
+        if not (self.trust or str(settings.get("_target_")).startswith(OURS)):
+            raise ConfigError(
+                f"data: {settings.get('_target_')} is not of {OURS[:-1]}, and importing it would run its "
+                "code; say trust=true if the run and the code are your own"
+            )
+        if settings.get("cache") and not Path(settings["cache"]).is_dir():  # it was another machine's
+            settings.pop("cache")
+            if "TXL_CACHE" in os.environ:
+                settings["cache"] = os.environ["TXL_CACHE"]
+        corpus = component(settings, "data")()
+        mine = self.vocabulary
+        if mine is not None and corpus.vocabulary.lines() != mine.lines():
+            raise ValueError(
+                f"the vocabulary of {self.source} ({len(mine):,} {mine.unit}s) is not that of the corpus "
+                f"{corpus.name} as it is now ({len(corpus.vocabulary):,} {corpus.unit}s): its text has "
+                "changed; name the text to read, text=…"
+            )
+        if corpus.sha256 != data["sha256"]:
+            raise ValueError(
+                f"the corpus {corpus.name} is not the one of the training: its sha256 is "
+                f"{corpus.sha256[:12]}…, not {data['sha256'][:12]}…; name the text to read, text=…"
+            )
+        return corpus
+
+
+def load(source: Path | str, trust: bool = False) -> Trained:
+    """Return the model of a run directory, a checkpoint or a `.safetensors`, with what belongs to it.
+
+    Args:
+        source: see `load_foreign`.
+        trust: let the source name classes outside this package. They are imported, which runs them.
+
+    Raises:
+        ValueError, OSError: see `load_foreign`.
+    """
+    source = Path(source)
+    model, description = load_foreign(source, trust=trust)
+    known = description.get("vocabulary")
+    vocabulary = Vocabulary.from_lines(known["unit"], known["lines"]) if known else None
+    clamp = (description.get("reading") or {}).get("clamp_length")
+    if clamp is not None:
+        model.position.clamp_length = clamp
+    return Trained(source, model, description, vocabulary, trust)
+
+
+@contextmanager
+def computing(model: TransformerXL, device: str = "auto", precision: str = "auto") -> Iterator[torch.device]:
+    """Inside, a model is on a device and computes in a precision, without gradients.
+
+    Args:
+        model: it is moved, and for a mixed precision its matrices are rounded once, for good.
+        device: "auto" for a GPU where there is one, or a name that torch knows.
+        precision: one of `PRECISIONS`; "auto" is what training takes on that device.
+
+    Raises:
+        ConfigError: a device that is not here, or a precision that is not known.
+    """
+    if precision not in PRECISIONS:
+        raise ConfigError(f"precision={precision}: expected one of {', '.join(PRECISIONS)}")
+    name = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    try:
+        place = torch.device(name)
+        torch.empty(0, device=place)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(
+            f"device={device} cannot be used here ({str(error).splitlines()[0]}); say auto or cpu"
+        ) from error
+    precision, _ = resolve_precision(precision, "cpu" if place.type == "cpu" else "auto")
+    model.to(place, torch.float64 if precision == "64-true" else torch.float32)
+    mixed = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}.get(precision)
+    if mixed is not None:
+        for part in model.modules():  # autocast would round them again for every product
+            if isinstance(part, torch.nn.Linear):
+                part.to(mixed)
+    with torch.inference_mode(), torch.autocast(place.type, mixed, enabled=mixed is not None):
+        yield place

@@ -1,0 +1,54 @@
+"""The words after a verb's model: typed, and a misspelt one is answered with the nearest."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from txl.verbs.common import result_path, settings
+
+
+@dataclass
+class Some:
+    length: int = 1
+    lengths: list[int] | None = None
+    names: list[str] = field(default_factory=list)
+    rate: float | None = 0.5
+    greedy: bool = False
+    prompt: str | None = None
+    out: Path | None = None
+
+
+def test_words_become_typed_settings():
+    words = ["length=3", "lengths=[64, 128]", "names=a,b", "rate=null", "greedy=true", "prompt=a = b, [c]"]
+    assert settings([*words, "out=x/y"], Some) == Some(
+        3, [64, 128], ["a", "b"], None, True, "a = b, [c]", Path("x/y")
+    )
+    assert settings(["lengths=64", "length=1", "length=2", "rate=1e-3"], Some) == Some(2, [64], rate=1e-3)
+    assert settings([], Some) == Some()
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("lenght=3", "there is no setting lenght; did you mean length or lengths"),
+        ("length", "'length' is no setting: expected key=value, where the keys are length, lengths"),
+        ("length=3.5", "length=3.5: expected a whole number$"),
+        ("length=null", "length=null: expected a whole number$"),
+        ("lengths=[1,x]", r"lengths=\[1,x\]: expected a list of which each is a whole number, or null"),
+        ("rate=fast", "rate=fast: expected a number, or null"),
+        ("greedy=1", "greedy=1: expected true or false"),
+    ],
+)
+def test_a_word_that_cannot_be_right_is_named(word, message):
+    with pytest.raises(ValueError, match=message):
+        settings([word], Some)
+
+
+def test_the_same_words_have_the_same_file():
+    here = Path("run")
+    path = result_path(here, "evaluate", ["a=1", "b=2"], None)
+    assert path.parent == here / "evaluations"
+    assert path == result_path(here, "evaluate", ["b=2", "a=1"], None)
+    assert path != result_path(here, "evaluate", ["a=1", "b=3"], None)
+    assert result_path(here, "evaluate", [], Path("x.json")) == Path("x.json")
