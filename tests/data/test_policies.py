@@ -11,19 +11,20 @@ from txl.data.streams import variable_lengths
 
 KINDS = [
     ("ordered", {}),
-    ("ordered", {"loss": "half"}),
+    ("ordered", {"parts": 2}),
+    ("ordered", {"parts": 3}),
     ("ordered", {"random_start": True}),
-    ("ordered", {"random_start": True, "loss": "half"}),
+    ("ordered", {"random_start": True, "parts": 2}),
     ("ordered", {"variable_length": True}),
     ("ordered", {"variable_length": True, "random_start": True}),
     ("documents", {"border": [0]}),
     ("documents", {"border": [0, 1]}),
-    ("documents", {"border": [0], "loss": "half"}),
+    ("documents", {"border": [0], "parts": 2}),
     ("sentences", {"border": [0]}),
-    ("sentences", {"border": [0], "loss": "half"}),
+    ("sentences", {"border": [0], "parts": 2}),
     ("sentences", {"border": [0], "variable_length": True}),
     ("shuffled", {}),
-    ("shuffled", {"loss": "half"}),
+    ("shuffled", {"parts": 2}),
 ]
 corpora = {
     "text": st.integers(2, 2000).flatmap(
@@ -43,10 +44,14 @@ def text_of(length: int, symbols: int, seed: int) -> np.ndarray:
 
 
 def places_of(kind, text, *sizes):
-    """Return streams over a text that give the place of a token instead of the token."""
+    """Return streams over a text that give the place of a token instead of the token.
+
+    With `parts` in its options a segment is so many times as long as what is scored of it.
+    """
     name, options = kind
-    segment = sizes[1] * 2 if options.get("loss") == "half" else sizes[1]
-    streams = POLICIES[name](text, sizes[0], segment, *sizes[2:], seed=3, **options)
+    options = dict(options)
+    segment = options.pop("parts", 1) * sizes[1]
+    streams = POLICIES[name](text, sizes[0], segment, *sizes[2:], step=sizes[1], seed=3, **options)
     streams.tokens = np.arange(len(text))
     return streams
 
@@ -102,7 +107,7 @@ def test_a_place_saved_at_any_step_gives_the_batches_that_remain(
 @given(**{key: value for key, value in corpora.items() if key != "kind"}, half=st.booleans())
 def test_no_document_sees_another(text, rows, segment, processes, epoch, half):
     text = text_of(*text)
-    kind = ("documents", {"border": [0]} | ({"loss": "half"} if half else {}))
+    kind = ("documents", {"border": [0]} | ({"parts": 2} if half else {}))
     streams = places_of(kind, text, rows * processes, segment)
     starts = [place for place in range(len(text) - 1) if place == 0 or text[place] == 0]
     remembered = [[] for _ in streams.rows]
@@ -236,8 +241,8 @@ def test_a_place_in_other_streams_is_refused(one, other, message):
 def test_sentences_have_no_random_start_and_half_loss_no_variable_length():
     with pytest.raises(TypeError):
         SentenceStreams(np.arange(9), 1, 2, border=[0], random_start=True)
-    with pytest.raises(ValueError, match="exclude each other"):
-        OrderedStreams(np.arange(9), 1, 2, loss="half", variable_length=True)
+    with pytest.raises(ValueError, match="cannot overlap"):
+        OrderedStreams(np.arange(9), 1, 2, step=1, variable_length=True)
 
 
 @pytest.mark.parametrize("kind", KINDS)

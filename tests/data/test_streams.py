@@ -58,7 +58,7 @@ def test_each_row_reads_on_where_it_stopped(length, rows, segment, processes):
 @settings(max_examples=100, deadline=None)
 @given(length=st.integers(2, 200), rows=st.integers(1, 4), half=st.integers(1, 12))
 def test_half_loss_scores_every_target_once_with_half_a_segment_before_it(length, rows, half):
-    streams, targets, before = OrderedStreams(np.arange(length), rows, 2 * half, loss="half"), [], None
+    streams, targets, before = OrderedStreams(np.arange(length), rows, 2 * half, step=half), [], None
     assert streams.step == half
     for number, batch in enumerate(streams):
         assert (batch.targets[batch.scored] == batch.inputs[batch.scored] + 1).all()
@@ -115,7 +115,7 @@ def test_an_epoch_left_early_begins_again():
         ({"tokens": np.arange(40)}, "of tokens 50, here it is 40"),
         ({"batch_size": 4}, "of batch_size 2, here it is 4"),
         ({"segment_length": 6}, "of segment_length 4, here it is 6"),
-        ({"loss": "half"}, "of loss full, here it is half"),
+        ({"step": 2}, "of step 4, here it is 2"),
     ],
 )
 def test_a_place_in_other_streams_is_refused(changed, message):
@@ -144,10 +144,10 @@ def test_it_says_what_each_process_reads():
     )
 
 
-@pytest.mark.parametrize(("loss", "message"), [("third", "full or half, not 'third'"), ("half", "an even")])
-def test_an_impossible_loss_is_refused(loss, message):
-    with pytest.raises(ValueError, match=message):
-        OrderedStreams(np.arange(9), 1, 3, loss=loss)
+@pytest.mark.parametrize("step", [0, 4, -1])
+def test_an_impossible_step_is_refused(step):
+    with pytest.raises(ValueError, match="must be from 1 to the segment_length 3"):
+        OrderedStreams(np.arange(9), 1, 3, step=step)
 
 
 @pytest.mark.parametrize(

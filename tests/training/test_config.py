@@ -1,5 +1,6 @@
 """The settings: every option composes, every key is explained, and each mistake is one clear line."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,7 @@ def options() -> list[str]:
 NEEDS = {
     "data": ["data.path=x"],
     "experiment": ["data.path=x"],
+    "experiment=ablation_laptop": [],
     "model=paper": [f"model.{key}=2" for key in ("n_layer", "n_head", "d_head", "d_inner")]
     + ["model.d_model=4"],
     "data=enwiki_sample": [],
@@ -157,3 +159,24 @@ def test_lengths_that_the_data_cannot_fill_are_refused(overrides, tokens, messag
 
 def test_a_component_of_another_package_can_be_named():
     assert component({"_target_": "textwrap.TextWrapper", "width": 20}, "data")().width == 20
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["evaluation.stride=65"], "evaluation.stride=65 needs .* at least as many, not 64"),
+        (["evaluation.stride=8", "evaluation.loss=half"], "evaluation.stride=8 needs evaluation.loss=full"),
+        (["evaluation.attention_lengths=[64,16]"], "16 is shorter than evaluation.attention_stride=32"),
+    ],
+)
+def test_strides_that_do_not_fit_are_refused(overrides, message):
+    with pytest.raises(ConfigError, match=message):
+        check(composed("name=x", *overrides))
+
+
+def test_an_attention_length_is_divided_into_memory_and_stride():
+    evaluation = check(composed("name=x")).evaluation
+    with_memory, without = evaluation.at(96), replace(evaluation, memory_length=0).at(96)
+    assert (with_memory.segment_length, with_memory.memory_length, with_memory.step) == (32, 64, 32)
+    assert (without.segment_length, without.memory_length, without.step) == (96, 0, 32)
+    assert with_memory.longest_attention == without.longest_attention == 96

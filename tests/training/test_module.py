@@ -151,7 +151,7 @@ def test_half_loss_without_memory_is_the_authors_ext_len():
         expected.append(model.embedding.scores(hidden[:, -targets.shape[1] :], targets)[0])
     module = module_of(training=(1, 2 * half, 0, None, "half"))
     found = []
-    for batch in OrderedStreams(tokens[0].numpy(), 1, 2 * half, loss="half"):
+    for batch in OrderedStreams(tokens[0].numpy(), 1, 2 * half, step=half):
         scores, _ = module.eval()._read(batch, None, module.training_settings)
         found.append(scores[batch.scored])
     torch.testing.assert_close(torch.cat(found), torch.cat(expected), rtol=0, atol=1e-12)
@@ -164,7 +164,7 @@ def test_with_half_loss_the_memory_ends_where_the_next_segment_begins():
     expected = model.embedding.scores(whole, tokens[:, 1:])
     module = module_of(training=(1, 4, 8, None, "half"))
     module.eval()
-    streams, memory, found = OrderedStreams(tokens[0].numpy(), 1, 4, loss="half"), None, []
+    streams, memory, found = OrderedStreams(tokens[0].numpy(), 1, 4, step=2), None, []
     for batch in streams:
         scores, memory = module._read(batch, memory, module.training_settings)
         found.append(scores[batch.scored])

@@ -13,7 +13,7 @@ from txl.data.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from txl.data.policies import POLICIES, DocumentStreams, SentenceStreams, ShuffledStreams, border_places
-    from txl.data.streams import Batch, OrderedStreams, Streams, longest_segment, segment_step
+    from txl.data.streams import Batch, OrderedStreams, Streams, longest_segment
 
 __all__ = [
     "POLICIES",
@@ -34,7 +34,6 @@ __all__ = [
     "longest_segment",
     "ptb",
     "report",
-    "segment_step",
     "sotu",
     "text",
     "wikitext",

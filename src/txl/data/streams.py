@@ -46,16 +46,18 @@ class Streams(ABC):
         batch_size: B, the rows of the global batch.
         segment_length: L.
         rank, world_size: r and W. Process r of W reads rows r·B/W to (r+1)·B/W - 1.
-        loss: "full", or "half": each target then has L/2 tokens of its own segment before it.
+        step: tokens from the beginning of one segment to that of the next; `None` for L. Segments overlap by
+            L - step, and of each but the first of a text the last `step` targets are scored: each has at
+            least L - step tokens of its own segment before it. With half loss that is L/2.
         seed: of what is random.
 
     Attributes:
-        step: tokens from the beginning of one segment to that of the next; what a memory must take of each.
+        step: the same; also what a memory must take of each segment.
         rows: the numbers of the rows that this process reads.
 
     Raises:
-        ValueError: fewer than two tokens, a size that is not positive, rows that W does not divide, or half
-            loss of an odd segment.
+        ValueError: fewer than two tokens, a size that is not positive, rows that W does not divide, or a step
+            beyond the segment.
     """
 
     policy: str
@@ -67,7 +69,7 @@ class Streams(ABC):
         segment_length: int,
         rank: int = 0,
         world_size: int = 1,
-        loss: str = "full",
+        step: int | None = None,
         seed: int = 0,
     ) -> None:
         if len(tokens) < 2:
@@ -78,9 +80,10 @@ class Streams(ABC):
             raise ValueError(f"batch_size {batch_size} and segment_length {segment_length} must be positive")
         if batch_size % world_size:
             raise ValueError(f"batch_size {batch_size} must be a multiple of the {world_size} processes")
-        self.tokens, self.segment_length = np.asarray(tokens), segment_length
-        self.loss, self.seed = loss, seed
-        self.step = segment_step(segment_length, loss)
+        self.step = segment_length if step is None else step
+        if not 1 <= self.step <= segment_length:
+            raise ValueError(f"step {step} must be from 1 to the segment_length {segment_length}")
+        self.tokens, self.segment_length, self.seed = np.asarray(tokens), segment_length, seed
         self.batch_size, self.rank, self.world_size = batch_size, rank, world_size
         self.rows = np.arange(rank * batch_size // world_size, (rank + 1) * batch_size // world_size)
         self._epoch = self._given = 0  # the place: batches given of this epoch
@@ -133,7 +136,7 @@ class Streams(ABC):
             "tokens": len(self.tokens),
             "batch_size": self.batch_size,
             "segment_length": self.segment_length,
-            "loss": self.loss,
+            "step": self.step,
         }
 
     def state_dict(self) -> dict[str, int | str]:
@@ -167,8 +170,8 @@ class OrderedStreams(Streams):
     """One contiguous run of tokens for each row, read left to right; every token after the first is a target.
 
     T tokens have T - 1 targets. Row b of B gets targets b·(T-1)/B to (b+1)·(T-1)/B, so rows differ by one
-    target at most and the last segment is padded. With half loss segments overlap by half and only the second
-    half of each is scored, the first segment of a row whole.
+    target at most and the last segment is padded. Where segments overlap, the first one of a row is scored
+    whole.
 
     Args:
         tokens, sizes: see `Streams`.
@@ -178,7 +181,7 @@ class OrderedStreams(Streams):
         options: see `Streams`.
 
     Raises:
-        ValueError: variable lengths with half loss, and what `Streams` raises.
+        ValueError: variable lengths that overlap, and what `Streams` raises.
     """
 
     policy = "ordered"
@@ -192,8 +195,8 @@ class OrderedStreams(Streams):
         **options: int | str,
     ) -> None:
         super().__init__(tokens, *sizes, **options)
-        if variable_length and self.loss == "half":
-            raise ValueError("variable lengths and half loss exclude each other; use the full loss")
+        if variable_length and self.step != self.segment_length:
+            raise ValueError("segments of variable length cannot overlap; use the full loss")
         self.random_start, self.variable_length = random_start, variable_length
         edges = self.edges()
         self.begin, self.end = edges[self.rows], edges[self.rows + 1]  # first input of each row, and after it
@@ -272,16 +275,3 @@ def variable_lengths(total: int, segment_length: int, seed: int) -> np.ndarray:
 def longest_segment(segment_length: int) -> int:
     """Return the greatest length that `variable_lengths` draws."""
     return segment_length + 3 * VARIATION
-
-
-def segment_step(segment_length: int, loss: str) -> int:
-    """Return how far apart segments begin: their length, or with "half" loss half of it.
-
-    Raises:
-        ValueError: another word than "full" or "half", or half of an odd length.
-    """
-    if loss not in ("full", "half"):
-        raise ValueError(f"loss must be full or half, not {loss!r}")
-    if loss == "half" and segment_length % 2:
-        raise ValueError(f"half loss needs an even segment_length, not {segment_length}")
-    return segment_length // 2 if loss == "half" else segment_length

@@ -25,7 +25,7 @@ from txl.model.transformer import Layer
 from txl.training import processes
 from txl.training.checkpoints import Checkpoints, WholeFiles
 from txl.training.components import ConfigError, component
-from txl.training.config import Config, Reading, check, check_lengths
+from txl.training.config import Config, Evaluation, Reading, check, check_lengths
 from txl.training.config import Trainer as TrainerSettings
 from txl.training.guard import Guard
 from txl.training.hardware import check_device, device_name, resolve_precision
@@ -127,11 +127,15 @@ def network(config: Config, vocabulary: int) -> TransformerXL:
 def module(config: Config, corpus: Corpus, run: Run) -> LanguageModel:
     """Return the model for this corpus, ready to train."""
     model = network(config, len(corpus.vocabulary))
-    for section in ("training", "evaluation"):
-        longest = getattr(config, section).longest_segment
-        if isinstance(model.position, LearnedPosition) and longest > model.position.key_length:
+    longest = {
+        f"{name}.segment_length": getattr(config, name).longest_segment for name in ("training", "evaluation")
+    }
+    if config.evaluation.attention_lengths and not config.evaluation.memory_length:
+        longest["evaluation.attention_lengths"] = max(config.evaluation.attention_lengths)
+    for name, length in longest.items():
+        if isinstance(model.position, LearnedPosition) and length > model.position.key_length:
             raise ConfigError(
-                f"{section}.segment_length: segments of {longest} tokens are longer than the "
+                f"{name}: segments of {length} tokens are longer than the "
                 f"{model.position.key_length} positions that position=learned has from training; use a "
                 "shorter segment, or another position encoding"
             )
@@ -173,8 +177,16 @@ def streams(config: Config, corpus: Corpus) -> dict[str, Streams]:
     return made
 
 
-def _streams(split: str, reading: Reading, config: Config, corpus: Corpus) -> Streams:
-    """Return the streams of one split."""
+def attention_streams(config: Config, corpus: Corpus, reading: Evaluation) -> Streams:
+    """Return the streams that read the validation text at one of the attention lengths."""
+    targets = config.evaluation.attention_tokens
+    return _streams("valid", reading, config, corpus, None if targets is None else targets + 1)
+
+
+def _streams(
+    split: str, reading: Reading, config: Config, corpus: Corpus, tokens: int | None = None
+) -> Streams:
+    """Return the streams of one split, or of so many of its first tokens."""
     section, options = type(reading).__name__.lower(), reading.stream_options
     if reading.has_border:
         try:
@@ -199,10 +211,10 @@ def _streams(split: str, reading: Reading, config: Config, corpus: Corpus) -> St
             reading.memory_length,
         )
     return POLICIES[reading.streams](
-        corpus.tokens[split],
+        corpus.tokens[split][:tokens],
         reading.batch_size,
         reading.segment_length,
-        loss=reading.loss,
+        step=reading.step,
         seed=config.seed,
         rank=processes.rank(),
         world_size=processes.world_size(config.trainer),

@@ -8,7 +8,7 @@ is one `ConfigError` of one line, before any work begins.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -48,10 +48,9 @@ class Reading:
         self.border = self.border.replace("\\n", "\n")
         _positive(section, self, "batch_size", "segment_length", "attention_length")
         _not_negative(section, self, "memory_length")
-        try:
-            data.segment_step(self.segment_length, self.loss)
-        except ValueError as error:
-            raise ConfigError(f"{section}: {error}") from error
+        _one_of(f"{section}.loss", self.loss, ("full", "half"))
+        if self.loss == "half" and self.segment_length % 2:
+            raise ConfigError(f"{section}: half loss needs an even segment_length, not {self.segment_length}")
         _one_of(f"{section}.streams", self.streams, data.POLICIES)
         if self.streams == "shuffled" and self.memory_length:
             raise ConfigError(
@@ -76,8 +75,8 @@ class Reading:
 
     @property
     def remembered(self) -> int | None:
-        """How much of a segment the memory takes: None for all, up to the next one with half loss."""
-        return self.step if self.loss == "half" else None
+        """How much of a segment the memory takes: what lies before the next one; None for all."""
+        return self.step if self.step < self.segment_length else None
 
     @property
     def longest_attention(self) -> int:
@@ -88,7 +87,7 @@ class Reading:
     @property
     def step(self) -> int:
         """How far apart segments begin."""
-        return data.segment_step(self.segment_length, self.loss)
+        return self.segment_length // 2 if self.loss == "half" else self.segment_length
 
 
 @dataclass
@@ -137,13 +136,57 @@ class Evaluation(Reading):
 
     Attributes:
         clamp_length: distances beyond this count as this while evaluating; null for as in training.
+        stride: how many targets of each segment are scored, its last ones; null for all, or half of them with
+            loss=half.
+        attention_lengths: the attention lengths at which the validation text is scored after training, see
+            `at`.
+        attention_stride: how many targets are scored at a time there.
+        attention_tokens: how much of the validation text is scored there, from its beginning; null for all.
     """
 
     clamp_length: int | None
+    stride: int | None
+    attention_lengths: list[int]
+    attention_stride: int
+    attention_tokens: int | None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _positive("evaluation", self, "clamp_length")
+        _positive("evaluation", self, "clamp_length", "stride", "attention_stride", "attention_tokens")
+        if self.stride is not None and (self.loss == "half" or self.stride > self.segment_length):
+            raise ConfigError(
+                f"evaluation.stride={self.stride} needs evaluation.loss=full, not {self.loss}, and an "
+                f"evaluation.segment_length of at least as many, not {self.segment_length}"
+            )
+        for length in self.attention_lengths:
+            if length < self.attention_stride:
+                raise ConfigError(
+                    f"evaluation.attention_lengths={self.attention_lengths}: {length} is shorter than "
+                    f"evaluation.attention_stride={self.attention_stride}: use longer ones, or another"
+                )
+
+    @property
+    def step(self) -> int:
+        """How far apart segments begin."""
+        return self.stride or super().step
+
+    def at(self, attention_length: int) -> Evaluation:
+        """Return how to read so that each target is predicted from so many tokens, less at most a stride.
+
+        With recurrence, segments of a stride whose memory holds the rest. Without, windows of the whole
+        length that are read anew for each stride, as the authors evaluate models without memory (`ext_len`).
+        Either way a target has A - stride + 1 to A tokens before it.
+        """
+        stride = self.attention_stride
+        recurrent = self.memory_length > 0
+        return replace(
+            self,
+            segment_length=stride if recurrent else attention_length,
+            memory_length=attention_length - stride if recurrent else 0,
+            attention_length=None,
+            loss="full",
+            stride=stride,
+        )
 
 
 @dataclass

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import time
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
@@ -15,11 +17,12 @@ from txl.data import Corpus, Streams
 from txl.evaluation.compressors import compressed_bits
 from txl.evaluation.generation import generate
 from txl.report import draw_learning_curve, summary
+from txl.training.assemble import attention_streams
 from txl.training.checkpoints import BEST, Checkpoints
 from txl.training.config import Config
 from txl.training.console import console
 from txl.training.module import LanguageModel
-from txl.training.run import Run
+from txl.training.run import Run, score_of
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +41,7 @@ def finish(
     run.record_scores("valid", module.scores, corpus.unit, settings)
     trainer.test(module, streams["test"], verbose=False)
     run.record_scores("test", module.scores, corpus.unit, settings)
+    score_attention_lengths(config, module, corpus, trainer, run)
     if not trainer.is_global_zero:
         return
     if corpus.unit in ("byte", "char"):
@@ -77,6 +81,24 @@ def use_best_weights(module: LanguageModel, valid: Streams, trainer: pl.Trainer,
         return
     module.load_state_dict(checkpoint["state_dict"])
     trainer.validate(module, valid, verbose=False)
+
+
+def score_attention_lengths(
+    config: Config, module: LanguageModel, corpus: Corpus, trainer: pl.Trainer, run: Run
+) -> None:
+    """Score the validation text at each of the attention lengths that were asked for (Table 6)."""
+    scores: list[dict[str, Any]] = []
+    for length in config.evaluation.attention_lengths:
+        reading = config.evaluation.at(length)
+        streams = attention_streams(config, corpus, reading)
+        began = time.monotonic()
+        # Eagerly: each length has shapes of its own, and each would be compiled.
+        with module.reading(reading), torch.compiler.set_stance("force_eager"):
+            trainer.test(module, streams, verbose=False)
+        score = score_of(module.scores, corpus.unit, reading) | {"seconds": time.monotonic() - began}
+        scores.append(score)
+        run.record(attention=scores)
+        log.info("attention length %d: %.4f nats a token on valid", length, score["loss"])
 
 
 def write_sample(config: Config, module: LanguageModel, corpus: Corpus) -> tuple[str, str]:

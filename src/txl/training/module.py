@@ -129,6 +129,15 @@ class LanguageModel(pl.LightningModule):
         self.evaluation_memory = None
 
     @contextmanager
+    def reading(self, settings: Evaluation) -> Iterator[None]:
+        """Evaluate with other lengths."""
+        before, self.evaluation_settings = self.evaluation_settings, settings
+        try:
+            yield
+        finally:
+            self.evaluation_settings = before
+
+    @contextmanager
     def clamped(self) -> Iterator[None]:
         """Read with the clamp of evaluation, where there is one."""
         position, clamp = self.model.position, self.evaluation_settings.clamp_length

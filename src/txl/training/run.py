@@ -82,6 +82,7 @@ class Run:
             "training": None,
             "valid": None,
             "test": None,
+            "attention": None,
             "versions": versions(),
             "git": git(Path(__file__).parent),
             "finished_at": None,
@@ -172,19 +173,7 @@ class Run:
 
     def record_scores(self, split: str, scores: ScoreSum, unit: str, settings: Evaluation) -> None:
         """Record the score of a split and the settings it was measured under."""
-        score = {
-            "loss": scores.loss,
-            "perplexity": perplexity(scores.loss),
-            "bits_per_character": bits(scores.loss) if unit in ("byte", "char") else None,
-            "tokens_scored": scores.count,
-            "segment_length": settings.segment_length,
-            "memory_length": settings.memory_length,
-            "attention_length": settings.longest_attention,
-            "clamp_length": settings.clamp_length,
-            "half_loss": settings.loss == "half",
-            "batch_size": settings.batch_size,
-        }
-        self.record(**{split: score})
+        self.record(**{split: score_of(scores, unit, settings)})
 
     def status(self) -> str | None:
         """Return the status that `results.json` has now, whichever process wrote it."""
@@ -279,6 +268,23 @@ class Run:
                 logger.close(self.results)
             except Exception as error:
                 log.warning("logger %s could not be closed: %s", logger.name, error, exc_info=True)
+
+
+def score_of(scores: ScoreSum, unit: str, settings: Evaluation) -> dict[str, Any]:
+    """Return a score for `results.json`, with the settings it was measured under."""
+    return {
+        "loss": scores.loss,
+        "perplexity": perplexity(scores.loss),
+        "bits_per_character": bits(scores.loss) if unit in ("byte", "char") else None,
+        "tokens_scored": scores.count,
+        "segment_length": settings.segment_length,
+        "memory_length": settings.memory_length,
+        "attention_length": settings.longest_attention,
+        "clamp_length": settings.clamp_length,
+        "half_loss": settings.loss == "half",
+        "stride": settings.step,
+        "batch_size": settings.batch_size,
+    }
 
 
 def lock(directory: Path, seconds: float = 10.0) -> int:
