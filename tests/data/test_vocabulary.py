@@ -106,3 +106,16 @@ def test_ids_take_the_smallest_type():
 def test_an_unknown_unit_is_refused():
     with pytest.raises(ValueError, match="unit must be one of byte, char, word, bpe, not 'line'"):
         built("line", b"a")
+
+
+@pytest.mark.parametrize(
+    ("unit", "symbols", "labels"),
+    [
+        ("byte", [b"a", b" ", b"\n", b"\t", b"\x01", b"\xe2"], ["a", "␣", "↵", "⇥", r"\x01", r"\xe2"]),
+        ("char", ["é", " ", "\n", "\x01", "😀"], ["é", "␣", "↵", "U+0001", "😀"]),
+        ("word", ["the", "<eos>", "can\xa0not"], ["the", "<eos>", "canU+00A0not"]),
+        ("bpe", ["the", "Ġof", "Ċ"], ["the", "␣of", "↵"]),
+    ],
+)
+def test_each_token_can_be_shown_by_itself(unit, symbols, labels):
+    assert Vocabulary(unit, symbols).labels(range(len(symbols))) == labels

@@ -20,6 +20,7 @@ UNITS = ("byte", "char", "word", "bpe")
 END_OF_LINE, UNKNOWN = "<eos>", "<unk>"
 SENTENCE, SENTENCE_UNKNOWN = "<S>", "<UNK>"  # the same two in the published vocabulary of One Billion Word
 HIGHEST = 0x10FFFF  # the highest code point
+VISIBLE = {" ": "␣", "\n": "↵", "\t": "⇥"}
 
 
 class Vocabulary:
@@ -113,6 +114,23 @@ class Vocabulary:
             return bpe.decode(symbols)
         lines = " ".join(symbols).split(self.end_of_line or END_OF_LINE)
         return "\n".join(line.strip(" ") for line in lines).encode()
+
+    def labels(self, ids: Iterable[int]) -> list[str]:
+        r"""Return how each token is shown by itself, all of it visible: `␣` for a space, `↵` for a newline.
+
+        Bytes and characters that cannot be shown are escaped, as `U+FEFF` or, for bytes, `\xff`.
+        """
+        return [self._label(self.symbols[index]) for index in ids]
+
+    def _label(self, symbol: str | bytes) -> str:
+        escape = "\\x{:02x}" if self.unit == "byte" else "U+{:04X}"
+        if self.unit == "byte":
+            if not symbol.isascii():
+                return escape.format(symbol[0])
+            symbol = symbol.decode()
+        elif self.unit == "bpe":
+            symbol = bpe.decode([symbol]).decode(errors="replace")
+        return "".join(VISIBLE.get(c) or (c if c.isprintable() else escape.format(ord(c))) for c in symbol)
 
     def lines(self) -> list[str]:
         """Return one printable line a symbol: bytes as hexadecimal, characters as U+0041, words as such.
