@@ -108,7 +108,7 @@ def test_scores_equal_the_double_loop(case, length, slots):
     for layer in range(N if length * slots < 50 else 1):
         queries, keys = position.queries_and_keys(layer, q * SCALE, k, table)
         fast = torch.einsum("blhc,bkhc->bhlk", queries, keys)
-        bias = position.bias(layer, q * SCALE, slots + length, table)
+        bias = position.bias(layer, q * SCALE, slots + length, position.layer_table(layer, table))
         fast = fast if bias is None else fast + bias
         for b in range(1 if length * slots > 50 else 2):
             for h in range(H):
@@ -129,7 +129,7 @@ def test_at_every_length_from_0_to_17_entries_equal_the_formula(case):
         table = position.table(torch.zeros(1, length, D).double(), slots + length)
         queries, keys = position.queries_and_keys(1, q * SCALE, k, table)
         fast = torch.einsum("blhc,bkhc->bhlk", queries, keys)
-        bias = position.bias(1, q * SCALE, slots + length, table)
+        bias = position.bias(1, q * SCALE, slots + length, position.layer_table(1, table))
         fast = fast if bias is None else fast + bias
         drawn = [chance.randrange(length) for _ in range(6)]
         places = [(i, chance.randrange(slots + i + 1)) for i in drawn]
@@ -137,6 +137,27 @@ def test_at_every_length_from_0_to_17_entries_equal_the_formula(case):
             h = chance.randrange(H)
             slow = formula(position, 1, h, q[0, i, h], k[0, j, h], slots + i - j)
             assert abs(fast.expand(1, H, -1, -1)[0, h, i, j] - slow) < 1e-10
+
+
+@pytest.mark.parametrize("case", ["relative clamped, untied", "shaw clamped", "shaw of the authors' code"])
+def test_distances_beyond_the_farthest_need_no_rows_of_the_table(case):
+    kind, options, _ = CASES[case]
+    position, q = made(kind, **options), torch.randn(2, 3, H, C).double()
+    whole = position.layer_table(1, position.table(q, 20))
+    cut = whole[-position.farthest - 1 :]
+    assert len(cut) < len(whole)
+    visible = torch.ones(3, 20, dtype=torch.bool).tril(17)
+    biases = [position.bias(1, q, 20, table)[..., visible] for table in (whole, cut)]
+    torch.testing.assert_close(*biases, rtol=0, atol=1e-12)
+
+
+def test_places_far_into_a_text_turn_queries_and_keys_as_near_ones_do():
+    position, q, k = made(RotaryPosition).float(), torch.randn(1, 5, H, C), torch.randn(1, 5, H, C)
+    scores = []
+    for first in (0, 10_000_000):
+        queries, keys = position.queries_and_keys(0, q, k, position.table(q, 5, first))
+        scores.append(torch.einsum("blhc,bkhc->bhlk", queries, keys))
+    torch.testing.assert_close(*scores, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("length", [1, 5])

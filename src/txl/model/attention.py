@@ -47,7 +47,7 @@ class Attention(nn.Module):
             `[B, L, D]`, before residual connection and normalization.
         """
         q_BLHC, k_BKHC, v_BKHC = self.project(x_BLD, memory_BMD)
-        bias = position.bias(layer, q_BLHC, k_BKHC.shape[1], table)
+        bias = position.bias(layer, q_BLHC, k_BKHC.shape[1], position.layer_table(layer, table))
         q_BLHC, k_BKHC = position.queries_and_keys(layer, q_BLHC, k_BKHC, table)
         scores_BHLK = q_BLHC.transpose(1, 2) @ k_BKHC.permute(0, 2, 3, 1)
         if bias is not None:
@@ -58,12 +58,17 @@ class Attention(nn.Module):
 
     def project(self, x_BLD: Tensor, memory_BMD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries `[B, L, H, C]`, scaled by 1/sqrt(C), and keys and values `[B, K, H, C]`."""
-        heads = (self.n_head, self.d_head)
-        q_BLHC = self.query(x_BLD).unflatten(-1, heads) * self.d_head**-0.5
         # Two products and not one of both together: the states of the memory need no gradient.
         context_BKE = torch.cat([self.key_value(memory_BMD), self.key_value(x_BLD)], dim=1)
-        k_BKHC, v_BKHC = context_BKE.unflatten(-1, (2, *heads)).unbind(2)
-        return q_BLHC, k_BKHC, v_BKHC
+        return self.queries(x_BLD), *self.keys_and_values(context_BKE)
+
+    def queries(self, x_BLD: Tensor) -> Tensor:
+        """Return the queries `[B, L, H, C]`, scaled by 1/sqrt(C)."""
+        return self.query(x_BLD).unflatten(-1, (self.n_head, self.d_head)) * self.d_head**-0.5
+
+    def keys_and_values(self, projected_BKE: Tensor) -> tuple[Tensor, ...]:
+        """Return keys and values `[B, K, H, C]`: the two halves of what `key_value` gives."""
+        return projected_BKE.unflatten(-1, (2, self.n_head, self.d_head)).unbind(2)
 
 
 def hidden_keys(length: int, memory_length_B: Tensor, slots: int, attention_length: int | None) -> Tensor:

@@ -61,11 +61,19 @@ class Layer(nn.Module):
         """Return the states `[B, L, D]` that enter the next layer."""
         memory_BMD = memory_BMD.to(x_BLD.dtype)
         attention = (hidden_BLK, position, layer, table)
+        attended_BLD = self.attention(self.read(x_BLD), self.read(memory_BMD), *attention)
+        return self.completed(x_BLD, attended_BLD)
+
+    def read(self, states: Tensor) -> Tensor:
+        """Return what attention reads of states that entered this layer."""
+        return self.attention_norm(states) if self.pre_norm else states
+
+    def completed(self, x_BLD: Tensor, attended_BLD: Tensor) -> Tensor:
+        """Return the states `[B, L, D]` that enter the next layer, from what attention gave."""
+        x_BLD = x_BLD + self.dropout(attended_BLD)
         if self.pre_norm:
-            read_BLD, memory_BMD = self.attention_norm(x_BLD), self.attention_norm(memory_BMD)
-            x_BLD = x_BLD + self.dropout(self.attention(read_BLD, memory_BMD, *attention))
             return x_BLD + self.feed_forward(self.feed_forward_norm(x_BLD))
-        x_BLD = self.attention_norm(x_BLD + self.dropout(self.attention(x_BLD, memory_BMD, *attention)))
+        x_BLD = self.attention_norm(x_BLD)
         return self.feed_forward_norm(x_BLD + self.feed_forward(x_BLD))
 
 

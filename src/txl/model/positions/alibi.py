@@ -17,14 +17,14 @@ class AlibiPosition(PositionEncoding):
         n_layer, n_head, d_model, d_head, dropout, key_length: see `PositionEncoding`.
     """
 
-    def table(self, x_BLD: Tensor, key_length: int) -> Tensor:
-        """Return the biases `[H, 1, K + 1]` of the distances K, K - 1, …, 0."""
+    def table(self, x_BLD: Tensor, key_length: int, first: int = 0) -> Tensor:
+        """Return the biases `[K + 1, H]` of the distances K, K - 1, …, 0."""
         slope_H = torch.tensor(slopes(self.n_head), device=x_BLD.device, dtype=x_BLD.dtype)
-        return -slope_H[:, None, None] * distances(key_length, x_BLD.device)
+        return -distances(key_length, x_BLD.device)[:, None] * slope_H
 
-    def bias(self, layer: int, q_BLHC: Tensor, key_length: int, table: Tensor | None) -> Tensor:
+    def bias(self, layer: int, q_BLHC: Tensor, key_length: int, layer_table: Tensor) -> Tensor:
         """Return the biases `[H, L, K]`, the same in every layer."""
-        return bias_by_key(table, q_BLHC.shape[1])
+        return bias_by_key(layer_table, q_BLHC.shape[1], key_length)
 
 
 def slopes(heads: int) -> list[float]:

@@ -22,13 +22,18 @@ class PositionEncoding(nn.Module):
         scale: 1/sqrt(C), by which attention has multiplied the queries already.
         absolute: whether a token's place in its segment changes what is read: a segment then cannot be read
             a token at a time.
+        by_place: whether `queries_and_keys` depends on the places of the tokens; all others depend on
+            distances alone, or on nothing.
         scores_distances: whether queries are multiplied with one vector for each distance, which costs as
             much as the content scores.
-        clamp_length: where an encoding has it, the distance beyond which it tells none apart.
+        clamp_length: where an encoding has it, how far it tells distances apart.
+        farthest: the distance beyond which all are the same to it; `None` for no limit.
     """
 
     absolute = False
+    by_place = False
     scores_distances = False
+    farthest: int | None = None
 
     def __init__(
         self, n_layer: int, n_head: int, d_model: int, d_head: int, dropout: float = 0.0, key_length: int = 1
@@ -57,9 +62,16 @@ class PositionEncoding(nn.Module):
         """
         return x_BLD
 
-    def table(self, x_BLD: Tensor, key_length: int) -> Tensor | None:
-        """Return what all layers share for this segment, computed once (`None`: nothing)."""
+    def table(self, x_BLD: Tensor, key_length: int, first: int = 0) -> Tensor | None:
+        """Return what all layers share for this segment, computed once (`None`: nothing).
+
+        Its rows belong to the distances K, K - 1, …, 0, or with `by_place` to the K places from `first` on.
+        """
         return None
+
+    def layer_table(self, layer: int, table: Tensor | None) -> Tensor | None:
+        """Return what a layer makes of the table: the same for all tokens, so it can be kept for long."""
+        return table
 
     def queries_and_keys(
         self, layer: int, q_BLHC: Tensor, k_BKHC: Tensor, table: Tensor | None
@@ -70,11 +82,12 @@ class PositionEncoding(nn.Module):
         """
         return q_BLHC, k_BKHC
 
-    def bias(self, layer: int, q_BLHC: Tensor, key_length: int, table: Tensor | None) -> Tensor | None:
+    def bias(self, layer: int, q_BLHC: Tensor, key_length: int, layer_table: Tensor | None) -> Tensor | None:
         """Return what is added to the content scores, a shape that broadcasts to `[B, H, L, K]`, or `None`.
 
-        The queries come scaled by 1/sqrt(C), before `queries_and_keys`. What the result holds for keys after
-        the query (`j > M + i`) does not matter: attention hides them.
+        The queries come scaled by 1/sqrt(C), before `queries_and_keys`. `layer_table` may lack its first
+        rows: distances beyond those it has then count as the farthest of them. What the result holds for keys
+        after the query (`j > M + i`) does not matter: attention hides them.
         """
         return None
 
@@ -107,15 +120,32 @@ def relative_shift(by_distance: Tensor) -> Tensor:
     return by_distance.flatten(-2)[..., length:].unflatten(-1, (length, columns - 1))
 
 
+def scores_by_key(by_distance: Tensor, key_length: int) -> Tensor:
+    """Turn scores of the nearest distances into scores by key; farther keys get the score of the farthest.
+
+    Args:
+        by_distance: `[…, L, R]`, of the distances R - 1, R - 2, …, 0.
+        key_length: K, at least R - 1.
+
+    Returns:
+        `[…, L, K]`, see `relative_shift`.
+    """
+    missing = key_length + 1 - by_distance.shape[-1]
+    if missing > 0:
+        farthest = by_distance[..., :1].expand(*by_distance.shape[:-1], missing)
+        by_distance = torch.cat([farthest, by_distance], dim=-1)
+    return relative_shift(by_distance)
+
+
 def check_clamp(clamp_length: int | None) -> None:
     """Raise ValueError unless a clamp is positive or `None`."""
     if clamp_length is not None and clamp_length < 1:
         raise ValueError(f"clamp_length must be positive or null, not {clamp_length}")
 
 
-def bias_by_key(by_distance_H1R: Tensor, length: int) -> Tensor:
-    """Return biases `[H, L, K]` of L queries from biases `[H, 1, K + 1]` in the order of `distances`."""
-    return relative_shift(by_distance_H1R.expand(-1, length, -1))
+def bias_by_key(by_distance_RH: Tensor, length: int, key_length: int) -> Tensor:
+    """Return biases `[H, L, K]` of L queries from those of each distance, in the order of `distances`."""
+    return scores_by_key(by_distance_RH.T[:, None].expand(-1, length, -1), key_length)
 
 
 def distances(key_length: int, device: torch.device) -> Tensor:

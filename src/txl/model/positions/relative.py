@@ -15,7 +15,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from txl.model.positions.base import PositionEncoding, check_clamp, distances, relative_shift, sinusoids
+from txl.model.positions.base import PositionEncoding, check_clamp, distances, scores_by_key, sinusoids
 
 
 class RelativePosition(PositionEncoding):
@@ -54,10 +54,19 @@ class RelativePosition(PositionEncoding):
             nn.Linear(d_model, n_head * d_head, bias=False) for _ in range(n_layer)
         )
 
-    def table(self, x_BLD: Tensor, key_length: int) -> Tensor:
+    @property
+    def farthest(self) -> int | None:
+        """The clamp."""
+        return self.clamp_length
+
+    def table(self, x_BLD: Tensor, key_length: int, first: int = 0) -> Tensor:
         """Return the sinusoids `[K + 1, D]` of the distances K, K - 1, …, 0."""
         distance = distances(key_length, x_BLD.device).clamp(max=self.clamp_length or key_length)
         return self.dropout(sinusoids(distance, self.d_model, x_BLD.dtype))
+
+    def layer_table(self, layer: int, table: Tensor) -> Tensor:
+        """Return W_R R, `[K + 1, H, C]`."""
+        return self.distance_keys[layer](table).unflatten(-1, (self.n_head, self.d_head))
 
     def queries_and_keys(
         self, layer: int, q_BLHC: Tensor, k_BKHC: Tensor, table: Tensor | None
@@ -65,8 +74,7 @@ class RelativePosition(PositionEncoding):
         """Return `q + u` and `k`: their product is (a) + (c)."""
         return q_BLHC + (self.u[layer % len(self.u)] * self.scale).to(q_BLHC.dtype), k_BKHC
 
-    def bias(self, layer: int, q_BLHC: Tensor, key_length: int, table: Tensor | None) -> Tensor:
+    def bias(self, layer: int, q_BLHC: Tensor, key_length: int, layer_table: Tensor) -> Tensor:
         """Return (b) + (d), `[B, H, L, K]`."""
         q_BLHC = q_BLHC + (self.v[layer % len(self.v)] * self.scale).to(q_BLHC.dtype)
-        r_RHC = self.distance_keys[layer](table).view(-1, self.n_head, self.d_head)
-        return relative_shift(torch.einsum("blhc,rhc->bhlr", q_BLHC, r_RHC))
+        return scores_by_key(torch.einsum("blhc,rhc->bhlr", q_BLHC, layer_table), key_length)

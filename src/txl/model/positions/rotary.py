@@ -15,6 +15,8 @@ class RotaryPosition(PositionEncoding):
         n_layer, n_head, d_model, d_head, dropout, key_length: see `PositionEncoding`. `d_head` must be even.
     """
 
+    by_place = True
+
     def __init__(
         self, n_layer: int, n_head: int, d_model: int, d_head: int, dropout: float = 0.0, key_length: int = 1
     ) -> None:
@@ -22,10 +24,13 @@ class RotaryPosition(PositionEncoding):
         if d_head % 2:
             raise ValueError(f"d_head must be even for rotary positions, not {d_head}")
 
-    def table(self, x_BLD: Tensor, key_length: int) -> Tensor:
-        """Return sines and cosines `[K, C]` of the places of the keys, the oldest slot at 0."""
-        place = torch.arange(key_length, device=x_BLD.device)
-        return sinusoids(place, self.d_head, x_BLD.dtype)
+    def table(self, x_BLD: Tensor, key_length: int, first: int = 0) -> Tensor:
+        """Return sines and cosines `[K, C]` of the places of the keys, the oldest slot at `first`.
+
+        Scores depend on distances alone, so that any place will do, as long as far ones keep their digits.
+        """
+        place = torch.arange(first, first + key_length, device=x_BLD.device)
+        return sinusoids(place, self.d_head, torch.float64 if first else x_BLD.dtype).to(x_BLD.dtype)
 
     def queries_and_keys(
         self, layer: int, q_BLHC: Tensor, k_BKHC: Tensor, table: Tensor | None

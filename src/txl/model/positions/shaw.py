@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from txl.model.positions.base import PositionEncoding, check_clamp, distances, relative_shift
+from txl.model.positions.base import PositionEncoding, check_clamp, distances, scores_by_key
 
 
 class ShawPosition(PositionEncoding):
@@ -49,9 +49,13 @@ class ShawPosition(PositionEncoding):
         """The farthest distance with a vector of its own."""
         return min(self.key_length, self.clamp_length or self.key_length) - 1
 
-    def table(self, x_BLD: Tensor, key_length: int) -> Tensor:
+    def table(self, x_BLD: Tensor, key_length: int, first: int = 0) -> Tensor:
         """Return which vector each of the distances K, K - 1, …, 0 uses, `[K + 1]`."""
         return distances(key_length, x_BLD.device).clamp(max=self.farthest)
+
+    def layer_table(self, layer: int, table: Tensor) -> Tensor:
+        """Return the vectors of this layer, `[K + 1, H, C]`."""
+        return self.vectors[layer, table]
 
     def queries_and_keys(
         self, layer: int, q_BLHC: Tensor, k_BKHC: Tensor, table: Tensor | None
@@ -59,9 +63,10 @@ class ShawPosition(PositionEncoding):
         """Return the queries, moved by u if term (c) is kept, and the keys."""
         return (q_BLHC + self.u[layer] * self.scale if self.global_terms else q_BLHC), k_BKHC
 
-    def bias(self, layer: int, q_BLHC: Tensor, key_length: int, table: Tensor | None) -> Tensor:
+    def bias(self, layer: int, q_BLHC: Tensor, key_length: int, layer_table: Tensor) -> Tensor:
         """Return term (b), and (d) if it is kept, `[B, H, L, K]`."""
-        by_distance = torch.einsum("blhc,rhc->bhlr", q_BLHC, self.vectors[layer, table])
+        by_distance = torch.einsum("blhc,rhc->bhlr", q_BLHC, layer_table)
         if self.global_terms:
-            by_distance = by_distance + self.distance_bias[layer, table].T[:, None] * self.scale
-        return relative_shift(by_distance)
+            numbers_RH = self.distance_bias[layer, self.table(q_BLHC, len(layer_table) - 1)]
+            by_distance = by_distance + numbers_RH.T[:, None] * self.scale
+        return scores_by_key(by_distance, key_length)

@@ -48,10 +48,10 @@ class T5Position(PositionEncoding):
         wide = exact + (ratio * (self.buckets - exact)).long()
         return torch.where(distance < exact, distance, wide.clamp(max=self.buckets - 1))
 
-    def table(self, x_BLD: Tensor, key_length: int) -> Tensor:
-        """Return the biases `[H, 1, K + 1]` of the distances K, K - 1, …, 0."""
-        return self.numbers[self.bucket(distances(key_length, x_BLD.device))].T[:, None]
+    def table(self, x_BLD: Tensor, key_length: int, first: int = 0) -> Tensor:
+        """Return the biases `[K + 1, H]` of the distances K, K - 1, …, 0."""
+        return self.numbers[self.bucket(distances(key_length, x_BLD.device))]
 
-    def bias(self, layer: int, q_BLHC: Tensor, key_length: int, table: Tensor | None) -> Tensor:
+    def bias(self, layer: int, q_BLHC: Tensor, key_length: int, layer_table: Tensor) -> Tensor:
         """Return the biases `[H, L, K]`, the same in every layer."""
-        return bias_by_key(table, q_BLHC.shape[1])
+        return bias_by_key(layer_table, q_BLHC.shape[1], key_length)
