@@ -184,9 +184,10 @@ def score_terms(
     nothing_1LHC = torch.zeros_like(q_BLHC[:1])
     c_BHLK = content(nothing_1LHC)
     terms = {"a": content(q_BLHC) - c_BHLK, "c": c_BHLK}
-    bias = position.bias(layer, q_BLHC, k_BKHC.shape[1], table)
+    distance = (k_BKHC.shape[1], position.layer_table(layer, table))
+    bias = position.bias(layer, q_BLHC, *distance)
     if bias is not None:
-        d_HLK = position.bias(layer, nothing_1LHC, k_BKHC.shape[1], table)
+        d_HLK = position.bias(layer, nothing_1LHC, *distance)
         terms |= {"b": bias - d_HLK, "d": d_HLK}
     return terms
 
