@@ -1,0 +1,350 @@
+"""What a report says, as plain grids of text: the same for Markdown, LaTeX, the page and the console."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from txl.report.measures import Measure, Metric, at, measures_for, metric_for
+from txl.report.settings import differing, settings_table
+from txl.report.statistics import Difference, Sample, difference, sample_of
+from txl.report.sweeps import Row, Sweep, one_line
+
+NONE = "–"
+UNKNOWN = "n = 1, noise unknown"
+DIFFERENCES = (
+    "Ours with Welch's 95 % interval, which allows the two rows different variances; beyond noise: the "
+    "interval leaves out zero."
+)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column; neighbours with the same group stand under one heading."""
+
+    heading: str
+    group: str = ""
+    number: bool = False
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A text, and the number it is sorted by where it is one."""
+
+    text: str
+    number: float | None = None
+
+
+@dataclass
+class Grid:
+    """Headings and rows of cells."""
+
+    title: str
+    columns: list[Column]
+    rows: list[list[Cell]]
+
+
+def grouped(grid: Grid) -> list[tuple[str, int]]:
+    """Return the groups of neighbouring columns and how many columns each has."""
+    found: list[tuple[str, int]] = []
+    for column in grid.columns:
+        if found and found[-1][0] == column.group:
+            found[-1] = (column.group, found[-1][1] + 1)
+        else:
+            found.append((column.group, 1))
+    return found
+
+
+@dataclass
+class Report:
+    """All of a report but its figures."""
+
+    title: str
+    about: list[str]
+    metric: Metric
+    results: Grid
+    differences: Grid | None
+    problems: list[str]
+    settings: list[tuple[str, str]]
+    row_settings: Grid | None
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A measure of a row: ours and the published one.
+
+    Attributes:
+        values: of each completed run that has the measure, by seed.
+        not_finite: how many runs gave nan or infinity.
+        sample: of the finite values.
+        published: as it is printed; `None` if there is none.
+        published_number: the same as a number; `None` if it is not one.
+        difference: to the reference; `None` where there is nothing to compare, or it is of another text.
+        published_difference: the same of the paper's numbers.
+    """
+
+    row: Row
+    measure: Measure
+    values: dict[int | None, float]
+    not_finite: int
+    sample: Sample | None
+    published: str | None
+    published_number: float | None
+    difference: Difference | None = None
+    published_difference: float | None = None
+
+
+def measured(sweep: Sweep) -> tuple[list[Measure], dict[tuple[str, str], Measured]]:
+    """Return the measures of a sweep, and what each row has of each, by (row name, measure key)."""
+    units = {unit for row in sweep.rows for run in row.completed if (unit := at(run.results, "data", "unit"))}
+    measures = measures_for(
+        sweep.measures, metric_for(units or {"byte"}), any(row.runs for row in sweep.rows)
+    )
+    found: dict[tuple[str, str], Measured] = {}
+    reference = sweep.reference
+    for measure in measures:
+        decimals = max((_decimals(row.published.get(measure.key)) for row in sweep.rows), default=0)
+        ours = {row.name: _of(row, measure, decimals) for row in sweep.rows}
+        base = ours[reference.name] if reference else None
+        for row in sweep.rows:
+            found[row.name, measure.key] = _compared(ours[row.name], base) if base else ours[row.name]
+    return measures, found
+
+
+def _metric(sweep: Sweep) -> Metric:
+    runs = [run for row in sweep.rows for run in row.runs]
+    return metric_for({unit for run in runs if (unit := at(run.results, "data", "unit"))})
+
+
+def _of(row: Row, measure: Measure, decimals: int) -> Measured:
+    pairs = [(run.seed, measure.value(one)) for run, one in zip(row.completed, row.results, strict=True)]
+    values = {seed: value for seed, value in pairs if value is not None and math.isfinite(value)}
+    lost = sum(value is not None and not math.isfinite(value) for _, value in pairs)
+    published = row.published.get(measure.key)
+    number = _as_number(published)
+    text = (
+        str(published)
+        if isinstance(published, str)
+        else None
+        if number is None
+        else f"{number:,.{decimals}f}"
+    )
+    return Measured(row, measure, values, lost, sample_of(list(values.values())), text, number)
+
+
+def _compared(one: Measured, base: Measured) -> Measured:
+    if one.row is base.row or not one.measure.compared:
+        return one
+    ours = paper = None
+    if one.sample and base.sample and texts(one.row) == texts(base.row):
+        ours = difference(one.sample, base.sample)
+    if one.published_number is not None and base.published_number is not None:
+        paper = one.published_number - base.published_number
+    parts = {name: getattr(one, name) for name in one.__dataclass_fields__}
+    return Measured(**parts | {"difference": ours, "published_difference": paper})
+
+
+def texts(row: Row) -> set[str | None]:
+    """Return the hashes of the texts that a row's runs read."""
+    return {at(run.results, "data", "sha256") for run in row.completed}
+
+
+def _as_number(value: Any) -> float | None:
+    try:
+        return None if value is None else float(value)
+    except ValueError:
+        return None
+
+
+def _decimals(value: Any) -> int:
+    return len(str(value).partition(".")[2]) if isinstance(value, (int, float)) else 0
+
+
+def status_of(row: Row) -> str:
+    """Return how a row's runs went, in words."""
+    if not row.ours:
+        return "published only"
+    if not row.runs:
+        return f"waits for {row.waits_for}" if row.waits_for else "not run"
+    done, all_of_it = len(row.completed), len(row.runs)
+    if done == all_of_it:
+        return "completed"
+    others = [run for run in row.runs if run.status != "completed"]
+    kinds = {run.status: sum(other.status == run.status for other in others) for run in others}
+    if all_of_it == 1:
+        return others[0].status
+    rest = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+    return f"{done} of {all_of_it} completed, {rest}" if done else rest
+
+
+def problems_of(sweep: Sweep) -> list[str]:
+    """Return a line for each run that gave no number, with its error."""
+    return [
+        f"{row.name}, seed {run.seed}: {run.status}: {one_line(run.error)}"
+        for row in sweep.rows
+        if not row.same_run
+        for run in row.runs
+        if run.status != "completed"
+    ]
+
+
+def report_of(sweep: Sweep) -> Report:
+    """Return everything that a report of a sweep says."""
+    measures, found = measured(sweep)
+    rows = [row for row in sweep.rows if row.completed and not row.same_run]
+    same, headings, cells = settings_table([(row.name, row.results) for row in rows])
+    row_settings = None
+    if headings:
+        lines = [[Cell(row.name), *map(Cell, line)] for row, line in zip(rows, cells, strict=True)]
+        row_settings = Grid(
+            "Settings that differ between rows", [Column("row"), *map(Column, headings)], lines
+        )
+    return Report(
+        sweep.title,
+        _about(sweep, found),
+        _metric(sweep),
+        _results(sweep, measures, found),
+        _differences(sweep, measures, found),
+        problems_of(sweep),
+        same,
+        row_settings,
+        sweep.notes + _mixed(rows),
+    )
+
+
+def _about(sweep: Sweep, found: dict) -> list[str]:
+    lines = [sweep.name + (f", scale {sweep.scale}." if sweep.scale else ".")]
+    if sweep.note:
+        lines.append(f"Ours: {sweep.note}.")
+    if sweep.source:
+        where = f", on {sweep.published_on}" if sweep.published_on else ""
+        lines.append(f"Paper: {sweep.source}{where}.")
+    if any(one.sample for one in found.values()):
+        lines.append(
+            "Ours is the mean over n seeds ± their sample standard deviation; only completed runs count."
+        )
+    return lines
+
+
+def _mixed(rows: list[Row]) -> list[str]:
+    lines = []
+    for row in rows:
+        if keys := differing([run.results for run in row.completed]):
+            lines.append(f"{row.name}: its seeds were not run with the same settings: {', '.join(keys)}.")
+    if len({frozenset(texts(row)) for row in rows}) > 1:
+        lines.append("Not all rows read the same text; no difference is taken between those that did not.")
+    return lines
+
+
+def _columns_of(sweep: Sweep, found: dict, measure: Measure) -> tuple[bool, bool]:
+    """Return whether a measure has a number of ours, and a published one, in any row."""
+    ours = any(row.ours for row in sweep.rows)
+    return ours, any(found[row.name, measure.key].published is not None for row in sweep.rows)
+
+
+def group_of(measure: Measure) -> str:
+    """Return the heading of a measure, with its unit."""
+    return f"{measure.heading}, {measure.unit}" if measure.unit else measure.heading
+
+
+def _results(sweep: Sweep, measures: list[Measure], found: dict) -> Grid:
+    labelled = any(row.label != row.name for row in sweep.rows)
+    columns = [Column("row"), *([Column("model")] if labelled else []), *map(Column, sweep.columns.values())]
+    shown = [(measure, *_columns_of(sweep, found, measure)) for measure in measures]
+    any_ours = any(ours for _, ours, _ in shown)
+    columns += [Column("n", number=True)] * any_ours
+    for measure, ours, paper in shown:
+        if ours and paper:
+            columns.append(Column(f"ours, {measure.unit}" if measure.unit else "ours", measure.heading, True))
+            columns.append(Column("paper", measure.heading, True))
+        elif ours or paper:
+            columns.append(Column(group_of(measure) if ours else measure.heading, number=True))
+    columns.append(Column("status"))
+    lines = []
+    for row in sweep.rows:
+        line = [Cell(row.name), *([Cell(row.label)] if labelled else [])]
+        line += [Cell(row.cells.get(column, "")) for column in sweep.columns]
+        line += [count(row)] * any_ours
+        for measure, ours, paper in shown:
+            one = found[row.name, measure.key]
+            line += [ours_of(one)] * ours
+            line += [Cell(one.published or NONE, one.published_number)] * paper
+        lines.append([*line, Cell(status_of(row))])
+    return Grid(sweep.title, columns, lines)
+
+
+def count(row: Row) -> Cell:
+    """Return how many runs of a row count: "3", or "2 of 3"."""
+    done, all_of_it = len(row.completed), len(row.runs)
+    if not row.runs:
+        return Cell(NONE)
+    return Cell(str(done) if done == all_of_it else f"{done} of {all_of_it}", float(done))
+
+
+def ours_of(one: Measured) -> Cell:
+    """Return our number as it is printed: mean ± deviation, and n where it is not the row's."""
+    lost = f"{one.not_finite} not finite" if one.not_finite else ""
+    if one.sample is None:
+        return Cell(lost or NONE)
+    mean, deviation, n = one.sample.mean, one.sample.deviation, one.sample.n
+    text = one.measure.shown(mean)
+    if deviation is not None and not (one.measure.key == "parameters" and deviation == 0):
+        text += f" ± {one.measure.shown(deviation)}"
+    if n != len(one.row.completed):
+        text += f" (n = {n}{', ' + lost if lost else ''})"
+    return Cell(text, mean)
+
+
+def _differences(sweep: Sweep, measures: list[Measure], found: dict) -> Grid | None:
+    reference = sweep.reference
+    compared = []
+    for measure in (measure for measure in measures if measure.compared):
+        ours = any(found[row.name, measure.key].difference for row in sweep.rows)
+        paper = any(found[row.name, measure.key].published_difference is not None for row in sweep.rows)
+        compared.append((measure, ours, paper))
+    if reference is None or not any(ours or paper for _, ours, paper in compared):
+        return None
+    columns = [Column("row")]
+    for measure, ours, paper in compared:
+        columns += [Column("ours", group_of(measure), True), Column("beyond noise", group_of(measure))] * ours
+        columns += [Column("paper", group_of(measure) if ours else measure.heading, True)] * paper
+    lines = []
+    for row in sweep.rows:
+        if row is reference:
+            continue
+        line = [Cell(row.name)]
+        for measure, ours, paper in compared:
+            one = found[row.name, measure.key]
+            line += difference_of(one, reference) * ours
+            line += [_signed(one.published_difference, one, reference)] * paper
+        lines.append(line)
+    title = f"Differences to {reference.name}"
+    return Grid(title, columns, lines)
+
+
+def difference_of(one: Measured, reference: Row) -> list[Cell]:
+    """Return our difference with its interval, and whether it exceeds the noise of the seeds."""
+    digits, found = one.measure.digits, one.difference
+    if found is None:
+        other = one.sample and texts(one.row) != texts(reference)
+        return [Cell("other text" if other else NONE), Cell(NONE)]
+    if found.half_width is None:
+        return [Cell(f"{found.value:+.{digits}f}", found.value), Cell(UNKNOWN)]
+    low, high = found.value - found.half_width, found.value + found.half_width
+    text = f"{found.value:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
+    return [Cell(text, found.value), Cell("yes" if found.exceeds_noise else "no")]
+
+
+def _signed(value: float | None, one: Measured, reference: Row) -> Cell:
+    if value is None:
+        return Cell(NONE)
+    decimals = max(_decimals(one.published_number), _decimals(reference.published.get(one.measure.key)))
+    return Cell(f"{value:+.{decimals}f}", value)
+
+
+def failed(sweep: Sweep) -> frozenset[str]:
+    """Return the rows of which a run failed or cannot be read."""
+    broken = ("failed", "unreadable")
+    return frozenset(row.name for row in sweep.rows if any(run.status in broken for run in row.runs))

@@ -1,0 +1,335 @@
+"""Reading sweeps: the rows of a table and the runs of each, from one or several directories.
+
+Of a sweep directory `sweep.json` is read and of each run `results.json`; nothing else is needed.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from txl.report.measures import at, attention_at
+from txl.report.settings import comparable
+
+SCHEMA = 1
+MEASURES = ["valid", "test", "parameters", "tokens_per_second", "peak_memory"]  # of runs without a definition
+OF_ATTENTION = ["init", "best", "attention_length"]  # where several attention lengths were tried
+# Overrides that do not distinguish rows.
+NO_SETTING = ("seed=", "hydra.", "hydra/", "name=", "logger", "data.path=", "data.cache=")
+
+
+@dataclass
+class Run:
+    """One job: a row with a seed.
+
+    Attributes:
+        seed: of the run; `None` if nobody knows it.
+        directory: of the run.
+        overrides: what was asked for.
+        results: its results; `None` if there are none.
+        status: completed, failed, interrupted, missing (no results.json) or unreadable.
+        error: one line, if it is not completed.
+    """
+
+    seed: int | None
+    directory: Path
+    overrides: list[str]
+    results: dict[str, Any] | None
+    status: str
+    error: str | None
+
+
+@dataclass
+class Row:
+    """A line of the table.
+
+    Attributes:
+        name: by which the rows of several sweeps are one.
+        label: for people.
+        cells: what distinguishes it, by column.
+        published: the paper's numbers, by measure.
+        waits_for: what does not exist yet and would measure it.
+        same_run: the row whose runs these numbers are further ones of.
+        ours: whether it is a row to be run here, and not one of another system.
+        runs: sorted by seed.
+    """
+
+    name: str
+    label: str
+    cells: dict[str, str] = field(default_factory=dict)
+    published: dict[str, Any] = field(default_factory=dict)
+    waits_for: str | None = None
+    same_run: str | None = None
+    ours: bool = True
+    runs: list[Run] = field(default_factory=list)
+
+    @property
+    def completed(self) -> list[Run]:
+        """The runs that came to their end."""
+        return [run for run in self.runs if run.status == "completed"]
+
+    @property
+    def results(self) -> list[dict[str, Any]]:
+        """The results of these; of a further number of a run those at the published attention length."""
+        results = [run.results for run in self.completed]
+        if not self.same_run:
+            return results
+        length = self.published.get("attention_length")
+        return [one | {"attention": attention_at(one, length)} for one in results]
+
+
+@dataclass
+class Sweep:
+    """A table before it is printed: what it is about, its columns, measures and rows."""
+
+    name: str
+    scale: str | None
+    title: str
+    source: str | None
+    published_on: str | None
+    note: str | None
+    columns: dict[str, str]
+    measures: list[str]
+    rows: list[Row]
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def reference(self) -> Row | None:
+        """The first row that is run here: the one others are compared with."""
+        return next((row for row in self.rows if row.runs), None)
+
+
+def read_sweeps(directories: list[Path]) -> Sweep:
+    """Return what several directories hold together.
+
+    Args:
+        directories: of sweeps, of runs, or folders with runs below them.
+
+    Raises:
+        ValueError: a directory holds neither, a file is damaged, the sweeps are of different tables, or two
+            runs of the same row and seed differ in what they measured.
+    """
+    sweeps = [_read(Path(directory)) for directory in directories]
+    definitions = [sweep for sweep, defined in sweeps if defined]
+    for other in definitions[1:]:
+        first = definitions[0]
+        if (other.name, other.scale) != (first.name, first.scale):
+            both = f"{_called(first)} and of {_called(other)}"
+            raise ValueError(f"sweeps of {both} are not one table; report each on its own")
+        if _definition(other) != _definition(first):
+            raise ValueError(
+                f"the sweeps of {_called(first)} differ in its rows, columns or published numbers; "
+                "run them with the same version of the table"
+            )
+    if definitions and len(definitions) < len(sweeps):
+        raise ValueError(f"a sweep of {_called(definitions[0])} and runs of no table are not one table")
+    merged = sweeps[0][0]
+    for other, _ in sweeps[1:]:
+        merged.name = merged.name if other.name == merged.name else f"{merged.name}, {other.name}"
+        merged.measures += [key for key in other.measures if key not in merged.measures]
+        rows = {row.name: row for row in merged.rows}
+        for row in other.rows:
+            if row.name in rows:
+                rows[row.name].runs += row.runs
+            else:
+                merged.rows.append(row)
+    for row in merged.rows:
+        row.runs = _one_a_seed(row, merged.notes)
+    if not definitions:
+        merged.title = f"Runs on {merged.name}"
+        _label(merged.rows)
+    _same_runs(merged.rows)
+    return merged
+
+
+def _called(sweep: Sweep) -> str:
+    return f"{sweep.name} (scale {sweep.scale})" if sweep.scale else sweep.name
+
+
+def _definition(sweep: Sweep) -> list:
+    rows = [(row.name, row.label, row.cells, row.published) for row in sweep.rows]
+    return [sweep.columns, sweep.measures, rows]
+
+
+def _read(directory: Path) -> tuple[Sweep, bool]:
+    """Return the sweep of a directory, and whether it has a definition of a table."""
+    if (directory / "sweep.json").exists():
+        return _read_sweep(directory)
+    if not directory.is_dir():
+        raise ValueError(f"{directory} is no directory; name one of a sweep or of a run")
+    runs = [path.parent for path in sorted(directory.rglob("results.json"))]
+    if not runs:
+        raise ValueError(f"{directory} holds neither a sweep.json nor a results.json; name a sweep or a run")
+    return _gather(runs), False
+
+
+def _read_sweep(directory: Path) -> tuple[Sweep, bool]:
+    path = directory / "sweep.json"
+    try:
+        described = json.loads(path.read_text("utf-8"))
+        schema = described["schema"]
+        jobs = [
+            (job["row"], _read_run(directory / job["directory"], job["seed"], job["overrides"]))
+            for job in (described["jobs"] if schema == SCHEMA else [])
+        ]
+        table = described.get("table")
+        sweep = None if schema != SCHEMA else _from_table(described, table) if table else _plain(described)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        what = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+        raise ValueError(f"{path} is damaged ({what}); the sweep's command writes it anew") from error
+    if sweep is None:
+        raise ValueError(f"{path} has schema {schema}, this version reads {SCHEMA}")
+    rows = {row.name: row for row in sweep.rows}
+    for name, run in jobs:
+        if name not in rows:
+            if table:
+                raise ValueError(f"{path} has a job of row {name!r}, which its table does not have")
+            rows[name] = Row(name, name)
+            sweep.rows.append(rows[name])
+        rows[name].runs.append(run)
+    if not table:
+        sweep.measures = _plain_measures([run for _, run in jobs])
+    return sweep, bool(table)
+
+
+def _from_table(described: dict, table: dict) -> Sweep:
+    scale = described.get("scale")
+    note = table.get("note") or at(table, "scales", scale, "note")
+    rows = [
+        Row(
+            name,
+            str(row.get("label", name)),
+            {column: str(row.get(column, "")) for column in table.get("columns") or {}},
+            row.get("published") or {},
+            row.get("waits_for"),
+            row.get("same_run"),
+            "overrides" in row or bool({"same_run", "waits_for"} & set(row)),
+        )
+        for name, row in table["rows"].items()
+    ]
+    return Sweep(
+        described["name"],
+        scale,
+        table.get("title") or described["name"],
+        table.get("source"),
+        table.get("published_on"),
+        note,
+        dict(table.get("columns") or {}),
+        list(table["measures"]),
+        rows,
+    )
+
+
+def _plain(described: dict) -> Sweep:
+    return Sweep(described["name"], described.get("scale"), "", None, None, None, {}, [], [])
+
+
+def _plain_measures(runs: list[Run]) -> list[str]:
+    tried = any(at(run.results, "attention") for run in runs)
+    return MEASURES[:2] + OF_ATTENTION * tried + MEASURES[2:]
+
+
+def _read_run(directory: Path, seed: int | None, overrides: list[str]) -> Run:
+    path = directory / "results.json"
+    try:
+        results = json.loads(path.read_text("utf-8"))
+        status, error = results["status"], results.get("error")
+    except FileNotFoundError:
+        return Run(seed, directory, overrides, None, "missing", "it has no results yet")
+    except (ValueError, KeyError, TypeError):
+        return Run(seed, directory, overrides, None, "unreadable", "its results.json is damaged")
+    if status not in ("completed", "failed", "interrupted"):
+        return Run(seed, directory, overrides, None, "unreadable", f"its status is {status!r}")
+    seed = results.get("seed") if seed is None else seed
+    return Run(
+        seed, directory, overrides, results, status, None if status == "completed" else one_line(error)
+    )
+
+
+def one_line(error: Any, most: int = 160) -> str:
+    """Return an error as one line of at most so many characters."""
+    line = " ".join(str(error or "no reason given").split())
+    return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
+def _gather(directories: list[Path]) -> Sweep:
+    """Make a sweep of runs that belong to none: those with the same settings but for the seed are a row."""
+    rows: dict[str, Row] = {}
+    names: list[str] = []
+    runs = [_read_run(directory, None, []) for directory in directories]
+    for run in runs:
+        run.overrides = list(at(run.results, "overrides") or [])
+        key = json.dumps(comparable(run.results or {}) or _words(run), sort_keys=True)
+        rows.setdefault(key, Row(key, at(run.results, "name") or "?")).runs.append(run)
+        names.append(str(at(run.results, "name") or "?"))
+    name = ", ".join(dict.fromkeys(names))
+    return Sweep(name, None, "", None, None, None, {}, _plain_measures(runs), list(rows.values()))
+
+
+def _words(run: Run) -> list[str]:
+    return sorted(word for word in run.overrides if not word.lstrip("+~").startswith(NO_SETTING))
+
+
+def _label(rows: list[Row]) -> None:
+    """Call each row what distinguishes it: the overrides that not all rows share."""
+    words = [_words(row.runs[0]) if row.runs else [] for row in rows]
+    common = set(words[0]).intersection(*words[1:]) if words else set()
+    taken: dict[str, int] = {}
+    for row, own in zip(rows, words, strict=True):
+        rest = [word for word in own if word not in common]
+        label = " ".join(rest) or ("defaults" if len(rows) > 1 else row.label)
+        taken[label] = taken.get(label, 0) + 1
+        row.name = row.label = label if taken[label] == 1 else f"{label} ({taken[label]})"
+
+
+def _one_a_seed(row: Row, notes: list[str]) -> list[Run]:
+    """Return one run a seed: the completed one, where a seed stands in several directories."""
+    kept: dict[int | None, Run] = {}
+    for run in row.runs:
+        other = kept.setdefault(run.seed, run)
+        if other is run:
+            continue
+        if other.status == run.status == "completed" and _measured(other) != _measured(run):
+            raise ValueError(
+                f"row {row.name}, seed {run.seed} has different results in {other.directory} and in "
+                f"{run.directory}; leave one out, or run one with another seed"
+            )
+        better, worse = (run, other) if _rank(run) > _rank(other) else (other, run)
+        kept[run.seed] = better
+        if _rank(better) > _rank(worse) > 0:
+            notes.append(f"{row.label}, seed {run.seed}: a run that {_went(worse)} is replaced by another")
+    return sorted(kept.values(), key=lambda run: (run.seed is None, run.seed or 0))
+
+
+def _rank(run: Run) -> int:
+    return ["missing", "unreadable", "interrupted", "failed", "completed"].index(run.status)
+
+
+def _went(run: Run) -> str:
+    return {"interrupted": "was interrupted", "unreadable": "cannot be read"}.get(run.status, run.status)
+
+
+def _measured(run: Run) -> list:
+    """Return what a run measured and does not depend on how fast it was."""
+    results = run.results or {}
+    scores = [(entry.get("attention_length"), entry.get("loss")) for entry in results.get("attention") or []]
+    losses = [at(results, split, "loss") for split in ("valid", "test")]
+    read = [
+        at(results, "data", "sha256"),
+        at(results, "training", "steps"),
+        at(results, "model", "parameters"),
+    ]
+    return [*losses, *scores, *read]
+
+
+def _same_runs(rows: list[Row]) -> None:
+    by_name = {row.name: row for row in rows}
+    for row in rows:
+        if row.same_run and not row.runs:
+            if row.same_run not in by_name:
+                raise ValueError(
+                    f"row {row.name} is a number of the run of {row.same_run!r}, which is no row"
+                )
+            row.runs = by_name[row.same_run].runs

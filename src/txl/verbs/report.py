@@ -1,0 +1,53 @@
+"""`txl report`: the table and the page of a sweep, or of several together."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+from pathlib import Path
+
+from txl.verbs.common import console
+
+
+def add_to(verbs: argparse._SubParsersAction) -> None:
+    """Add the verb to the command line."""
+    verb = verbs.add_parser(
+        "report", help="a sweep's table.md, table.csv, table.tex and report.html, from its result files"
+    )
+    verb.add_argument(
+        "words",
+        nargs="+",
+        metavar="DIR",
+        help="of a sweep, of a run, or a folder with runs below it; several become one table. "
+        "out=DIR: where the files go, if not into the one DIR",
+    )
+    verb.set_defaults(run=_report)
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    from txl.report.tables import summary_of, write_tables
+
+    directories, out = _sorted_out(arguments.words)
+    paths = write_tables(directories, out)
+    console.print(summary_of(directories, console.width))
+    for path in paths:
+        console.print(os.path.relpath(path), markup=False, soft_wrap=True)
+    return 0
+
+
+def _sorted_out(words: list[str]) -> tuple[list[Path], Path | None]:
+    """Return the directories, and where the files go."""
+    directories, out = [], None
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or Path(word).exists():
+            directories.append(Path(word))
+        elif key == "out" and value:
+            out = Path(value)
+        else:
+            hint = "; did you mean out=DIR?" if difflib.get_close_matches(key, ["out"]) else ""
+            raise ValueError(f"{word} is neither a directory nor out=DIR{hint}")
+    if not directories:
+        raise ValueError("name a directory of a sweep or of runs")
+    return directories, out
