@@ -43,9 +43,8 @@ warnings.filterwarnings("ignore", message=r".*isinstance\(treespec, LeafSpec\)")
 
 def run(settings: DictConfig) -> Run:
     """Return the run directory that Hydra chose. Relative paths of the data begin where the user stood."""
-    for key in ("path", "cache"):
-        if not OmegaConf.is_missing(settings.data, key) and settings.data.get(key) is not None:
-            settings.data[key] = to_absolute_path(os.path.expanduser(str(settings.data[key])))
+    if not OmegaConf.is_missing(settings.data, "path") and settings.data.get("path") is not None:
+        settings.data.path = to_absolute_path(os.path.expanduser(str(settings.data.path)))
     hydra, rank = HydraConfig.get(), processes.rank()
     processes.hold_lifeline()
     if rank:
