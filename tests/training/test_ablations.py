@@ -1,11 +1,17 @@
 """The paper's tables as files: what the reader makes of them, what it refuses, and the published numbers."""
 
+import importlib.util
 import json
 
 import pytest
+import torch
 
+from conftest import TINY
+from txl.training import assemble
 from txl.training.ablations import ABLATIONS, SCALES, last_of_each, names, read
 from txl.training.components import ConfigError
+from txl.training.compose import composed
+from txl.training.config import check
 
 # Typed once more from the paper: row → (init, best, attention length).
 TABLE_6 = {
@@ -23,9 +29,30 @@ TABLE_6 = {
     "xl_large_300": (None, 23.35, 300),
 }
 TABLE_7 = {"xl": (25.2,), "shaw": (25.7,), "no_recurrence": (27.1,)}
+# row → r = 0.1, 0.5, 1.0
+TABLE_8 = {
+    "xl_large": (900, 800, 700),
+    "qrnn": (500, 400, 300),
+    "lstm": (400, 300, 200),
+    "xl": (700, 600, 500),
+    "shaw": (400, 400, 300),
+    "no_recurrence": (300, 300, 300),
+    "transformer": (128, 128, 128),
+}
+TABLE_9 = {"length_3800": (1874,), "length_2800": (1409,), "length_1800": (773,), "length_800": (363,)}
+# row → best, init, attention length: not in Table 6's order
+TABLE_10 = {
+    "xl": (26.77, 27.02, 500),
+    "half": (28.33, 28.69, 460),
+    "no_recurrence": (27.98, 28.43, 400),
+    "no_recurrence_half": (28.83, 28.83, 120),
+}
 PUBLISHED = {
     "table6": (("init", "best", "attention_length"), TABLE_6),
     "table7": (("valid",), TABLE_7),
+    "table8": (("recl_r10", "recl_r50", "recl_r100"), TABLE_8),
+    "table9": (("slowdown",), TABLE_9),
+    "table10": (("best", "init", "attention_length"), TABLE_10),
 }
 
 
@@ -51,6 +78,82 @@ def test_the_published_numbers_are_the_papers(name):
     table = read(name).table
     assert {row: content["published"] for row, content in table["rows"].items()} == expected
     assert set(measures) <= set(table["measures"])
+
+
+# The rows of this project in Tables 1 to 5: the score and the millions of parameters.
+OURS = {
+    "table1": {"standard": (24.0, 151), "large": (18.3, 257)},
+    "table2": {"xl_12l": (1.06, 41), "xl_18l": (1.03, 88), "xl_24l": (0.99, 277)},
+    "table3": {"xl_24l": (1.08, 277)},
+    "table4": {"base": (23.5, 460), "large": (21.8, 800)},
+    "table5": {"xl": (54.52, 24)},
+}
+# How many systems each table has in all, and the sum of their printed scores, added up by hand.
+SYSTEMS = {
+    "table1": (10, 342.5),
+    "table2": (11, 12.90),
+    "table3": (7, 8.58),
+    "table4": (13, 411.9),
+    "table5": (11, 653.63),
+}
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_the_comparisons_have_our_rows_to_run_and_the_others_as_published(name):
+    ablation = read(name)
+    rows = ablation.table["rows"]
+    ours = {row: rows[row]["published"] for row in ablation.jobs}
+    assert {row: (at["test"], at["parameters"] / 1e6) for row, at in ours.items()} == OURS[name]
+    scores = [row["published"]["test"] for row in rows.values()]
+    systems, total = SYSTEMS[name]
+    assert len(scores) == systems
+    assert sum(scores) == pytest.approx(total, abs=1e-6)
+
+
+JOBS = [(name, scale, row) for name in names() for scale in SCALES for row in read(name, scale).jobs]
+
+
+@pytest.mark.parametrize(("name", "scale", "row"), JOBS, ids=["-".join(job) for job in JOBS])
+def test_every_row_composes_and_can_be_built(name, scale, row):
+    ablation = read(name, scale)
+    config = check(composed([*ablation.jobs[row], "name=x"]))
+    with torch.device("meta"):
+        model = assemble.network(config, 800_000)
+    training, evaluation = config.training, config.evaluation
+    recurrent = ablation.table["rows"][row].get("recurrence", "yes") == "yes"
+    if "recurrence" in ablation.table["columns"]:
+        assert (training.memory_length > 0) == (evaluation.memory_length > 0) == recurrent
+    lengths = evaluation.attention_lengths
+    if "init" in ablation.table["measures"]:
+        assert training.longest_attention in lengths
+    if model.position.__class__.__name__ == "LearnedPosition" and not recurrent:
+        assert max(lengths) <= model.position.key_length
+    for other in ablation.table["rows"].values():
+        if other.get("same_run") == row:
+            assert other["at_attention_length"] in lengths
+
+
+def test_the_larger_model_of_table_6_has_as_many_more_parameters_as_published():
+    sizes = {}
+    for row in ("xl", "xl_large"):
+        with torch.device("meta"):
+            model = assemble.network(check(composed([*read("table6").jobs[row], "name=x"])), 205)
+        sizes[row] = sum(parameter.numel() for parameter in model.parameters())
+    assert sizes["xl_large"] / sizes["xl"] == pytest.approx(151 / 128, abs=0.01)
+
+
+@pytest.mark.parametrize("row", ["xl", "no_recurrence", "half", "no_recurrence_learned_half"])
+def test_a_row_of_table_6_runs(run_here, text_file, row):
+    job = read("table6").jobs[row]
+    recurrent = "training.memory_length=0" not in job
+    tiny = [word for word in TINY if recurrent or "memory_length" not in word]
+    lengths = [16, 24, 32] if recurrent else [8, 16]
+    cut = ["evaluation.attention_stride=8", f"evaluation.attention_lengths={lengths}".replace(" ", "")]
+    overrides = last_of_each([*job, *tiny, *cut, f"data.path={text_file}"])
+    results = json.loads((run_here(*overrides) / "results.json").read_text("utf-8"))
+    assert results["status"] == "completed"
+    assert [entry["attention_length"] for entry in results["attention"]] == lengths
+    assert results["valid"]["half_loss"] == ("training.loss=half" in job)
 
 
 def test_a_job_has_the_scales_overrides_and_then_its_own_each_setting_once():
@@ -124,7 +227,7 @@ def test_a_row_that_is_not_run_cannot_be_chosen(tmp_path, row, message):
 MISTAKES = {
     ("title: A", "titel: A"): "there is no key titel; did you mean title?",
     ("source: us\n", ""): "source is missing",
-    ("[valid, best]", "[valid, bets]"): "there is no measure bets; did you mean best",
+    ("[valid, best]", "[valid, best, bets]"): "measures: measure 'bets' is not one of valid, test,",
     ("{best: 3}", "{valdi: 3}"): "rows.two: there is no measure valdi; did you mean valid?",
     ("{best: 3}", '{best: "3"}'): "rows.two: published.best: 3 is not a number",
     ("  laptop: {note", "  labtop: {note"): "there is no scale labtop; did you mean laptop?",
@@ -169,3 +272,59 @@ def test_unknown_names_are_answered_with_the_nearest(tmp_path):
         read("table6", "papre")
     with pytest.raises(ConfigError, match=r"there is no scale paper; there are laptop"):
         read("small", "paper", small(tmp_path, "  paper: {note: large, overrides: []}\n"))
+
+
+@pytest.fixture
+def equal_memory():
+    """Return the script that chooses Table 10's lengths."""
+    spec = importlib.util.spec_from_file_location("equal_memory", ABLATIONS / "equal_memory.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    return script
+
+
+def test_the_longest_segment_that_fits_is_found_with_few_measurements(equal_memory):
+    for limit in range(100, 3000, 37):
+        asked = []
+
+        def needs(length, asked=asked):
+            asked.append(length)
+            return 50 + length + length * length // 40
+
+        fitting = [length for length in range(32, 400, 4) if needs(length) <= limit]
+        asked.clear()
+        if not fitting:
+            with pytest.raises(ValueError, match="a segment of 32 tokens already needs more than"):
+                equal_memory.longest(needs, limit, 32)
+            continue
+        assert equal_memory.longest(needs, limit, 32) == fitting[-1]
+        assert len(asked) <= 16
+
+
+def test_rows_without_recurrence_get_the_segment_that_needs_as_much(equal_memory, monkeypatch, capsys):
+    def peak(overrides):
+        given = dict(word.split("=", 1) for word in overrides)
+        assert given["model.n_layer"] == "2"
+        length = int(given.get("training.segment_length", 32))
+        keys = length + (0 if given.get("training.memory_length") == "0" else 32)
+        return 2**20 * (400 + length + keys), length
+
+    monkeypatch.setattr(equal_memory, "peak", peak)
+    monkeypatch.setattr(equal_memory, "started", lambda: 2**20 * 400)
+    equal_memory.main(["model.n_layer=2"])
+    table = capsys.readouterr().out.rpartition("trains nothing")[2]
+    segments = {
+        line.split()[0]: int(line.split()[1])
+        for line in table.splitlines()
+        if line.strip()[:2] in ("xl", "ha", "no")
+    }
+    assert segments == {"xl": 32, "half": 32, "no_recurrence": 48, "no_recurrence_half": 48}
+
+
+def test_the_memory_of_a_training_is_measured_in_a_process_of_its_own(
+    equal_memory, text_file, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("TXL_CACHE", str(tmp_path / "cache"))
+    used, length = equal_memory.peak([*TINY, f"data.path={text_file}"])
+    assert used > 100 * 2**20
+    assert length == 16

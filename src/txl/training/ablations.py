@@ -16,26 +16,12 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from txl.report.measures import measures_for, metric_for
 from txl.training.components import ConfigError, nearest, readable
 from txl.training.compose import CONF
 
 ABLATIONS = CONF.parent / "ablations"
 SCALES = ("laptop", "paper")
-# What a table may show of a run, and the verbs' measures, which only published rows have until they exist.
-MEASURES = (
-    "init",
-    "best",
-    "attention_length",
-    "valid",
-    "test",
-    "parameters",
-    "peak_memory",
-    "tokens_per_second",
-    "recl_r10",
-    "recl_r50",
-    "recl_r100",
-    "slowdown",
-)
 
 
 @dataclass
@@ -159,8 +145,6 @@ def _read(name: str, scale: str, content: Any) -> Ablation:
     for key in file.scales:
         _known("scale", key, SCALES)
     _known("scale", scale, file.scales)
-    for measure in file.measures:
-        _known("measure", measure, MEASURES)
     for column in file.columns:
         if column in _Row.__dataclass_fields__:
             raise ConfigError(f"columns.{column}: this is a row's own key; call the column something else")
@@ -175,6 +159,10 @@ def _read(name: str, scale: str, content: Any) -> Ablation:
         row = table["rows"][row_name]
         if "overrides" in row and "waits_for" not in row:
             jobs[row_name] = last_of_each([*file.scales[scale].overrides, *row["overrides"]])
+    try:
+        measures_for(file.measures, metric_for(set()), measured=bool(jobs))
+    except ValueError as error:
+        raise ConfigError(f"measures: {error}") from error
     for row_name, row in table["rows"].items():
         other = row.get("same_run")
         if other is not None and "overrides" not in table["rows"].get(other, {}):
