@@ -46,28 +46,28 @@ print(hardware.peak_memory(torch.device("cpu")))
 """
 
 
-def longest(needs: Callable[[int], int], limit: int, start: int, step: int = STEP) -> int:
-    """Return the longest length, `start` plus a multiple of `step`, that needs no more than the limit.
+def closest(needs: Callable[[int], int], target: int, start: int, step: int = STEP) -> int:
+    """Return the length, `start` plus a multiple of `step`, that needs the nearest to the target.
 
     Args:
         needs: measures a length; grows with it.
-        limit: in the same unit.
-        start: a length to begin with, which must fit.
+        target: in the same unit.
+        start: a length to begin with, which needs no more than the target.
         step: how fine the answer is.
 
     Raises:
-        ValueError: the start does not fit.
+        ValueError: the start needs more.
     """
-    if needs(start) > limit:
-        raise ValueError(f"a segment of {start} tokens already needs more than {limit:,}; begin with less")
-    fits, stride = start, step
-    while needs(fits + stride) <= limit:
-        fits, stride = fits + stride, 2 * stride
-    too_long = fits + stride
-    while too_long - fits > step:
-        middle = fits + (too_long - fits) // (2 * step) * step
-        fits, too_long = (middle, too_long) if needs(middle) <= limit else (fits, middle)
-    return fits
+    if needs(start) > target:
+        raise ValueError(f"a segment of {start} tokens already needs more than {target:,} bytes")
+    short, stride = start, step
+    while needs(short + stride) <= target:
+        short, stride = short + stride, 2 * stride
+    long = short + stride
+    while long - short > step:
+        middle = short + (long - short) // (2 * step) * step
+        short, long = (middle, long) if needs(middle) <= target else (short, middle)
+    return min(short, long, key=lambda length: abs(needs(length) - target))
 
 
 def peak(overrides: list[str]) -> tuple[int, int]:
@@ -106,21 +106,21 @@ def main(words: list[str]) -> None:
         table.add_row(row, f"{length}", f"{used / MIB:,.0f} MiB", f"{(used - idle) / MIB:,.0f} MiB")
         console.print(f"{row}: segment {length}, {used / MIB:,.0f} MiB")
 
-    limit, shortest = peak([*ablation.jobs[reference], *more])
-    show(reference, shortest, limit)
+    target, shortest = peak([*ablation.jobs[reference], *more])
+    show(reference, shortest, target)
     for row in others:
         overrides = [*ablation.jobs[row], *more]
         if "training.memory_length=0" not in overrides:
             used, length = peak(overrides)
         else:
-            length, used = search(overrides, limit, shortest, console)
+            length, used = search(overrides, target, shortest, console)
         show(row, length, used)
     console.print(f"\nA process that has started and trains nothing: {idle / MIB:,.0f} MiB.")
     console.print(table)
 
 
-def search(overrides: list[str], limit: int, start: int, console: Console) -> tuple[int, int]:
-    """Return the longest segment that needs no more than the limit, and what it needs."""
+def search(overrides: list[str], target: int, start: int, console: Console) -> tuple[int, int]:
+    """Return the segment that needs the nearest to the target, and what it needs."""
     measured: dict[int, int] = {}
 
     def needs(length: int) -> int:
@@ -130,7 +130,7 @@ def search(overrides: list[str], limit: int, start: int, console: Console) -> tu
             console.print(f"  {length}: {measured[length] / MIB:,.0f} MiB")
         return measured[length]
 
-    length = longest(needs, limit, start)
+    length = closest(needs, target, start)
     return length, measured[length]
 
 

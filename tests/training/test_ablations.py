@@ -283,22 +283,21 @@ def equal_memory():
     return script
 
 
-def test_the_longest_segment_that_fits_is_found_with_few_measurements(equal_memory):
-    for limit in range(100, 3000, 37):
-        asked = []
+def test_the_segment_nearest_to_a_memory_is_found_with_few_measurements(equal_memory):
+    for target in range(100, 3000, 37):
+        measured = set()
 
-        def needs(length, asked=asked):
-            asked.append(length)
+        def needs(length, measured=measured):
+            measured.add(length)
             return 50 + length + length * length // 40
 
-        fitting = [length for length in range(32, 400, 4) if needs(length) <= limit]
-        asked.clear()
-        if not fitting:
-            with pytest.raises(ValueError, match="a segment of 32 tokens already needs more than"):
-                equal_memory.longest(needs, limit, 32)
+        if target < 50 + 32 + 32 * 32 // 40:
+            with pytest.raises(ValueError, match="a segment of 32 tokens already needs more than 10"):
+                equal_memory.closest(needs, target, 32)
             continue
-        assert equal_memory.longest(needs, limit, 32) == fitting[-1]
-        assert len(asked) <= 16
+        nearest = min(range(32, 400, 4), key=lambda length: abs(50 + length + length**2 // 40 - target))
+        assert equal_memory.closest(needs, target, 32) == nearest
+        assert len(measured) <= 16
 
 
 def test_rows_without_recurrence_get_the_segment_that_needs_as_much(equal_memory, monkeypatch, capsys):
