@@ -169,6 +169,8 @@ def status_of(row: Row) -> str:
     if not row.runs:
         return f"waits for {row.waits_for}" if row.waits_for else "not run"
     done, all_of_it = len(row.completed), len(row.runs)
+    if done and row.same_run and not any(one["attention"] for one in row.results):
+        return f"attention length {row.published.get('attention_length')} was not tried"
     if done == all_of_it:
         return "completed"
     others = [run for run in row.runs if run.status != "completed"]
@@ -180,14 +182,16 @@ def status_of(row: Row) -> str:
 
 
 def problems_of(sweep: Sweep) -> list[str]:
-    """Return a line for each run that gave no number, with its error."""
-    return [
-        f"{row.name}, seed {run.seed}: {run.status}: {one_line(run.error)}"
-        for row in sweep.rows
-        if not row.same_run
-        for run in row.runs
-        if run.status != "completed"
-    ]
+    """Return a line for the runs of a row that gave no number for the same reason, with it."""
+    lines = []
+    for row in (row for row in sweep.rows if not row.same_run):
+        seeds: dict[str, list[str]] = {}
+        for run in row.runs:
+            if run.status != "completed":
+                seeds.setdefault(f"{run.status}: {one_line(run.error)}", []).append(str(run.seed))
+        for reason, of in seeds.items():
+            lines.append(f"{row.name}, {'seed' if len(of) == 1 else 'seeds'} {', '.join(of)}: {reason}")
+    return lines
 
 
 def report_of(sweep: Sweep) -> Report:

@@ -83,7 +83,8 @@ def _table(grid: Grid, marked: frozenset[str] = frozenset()) -> str:
     for cells in grid.rows:
         kind = ' class="failed"' if cells[0].text in marked else ""
         first, *rest = zip(cells, grid.columns, strict=True)
-        line = f'<th scope="row">{_html(first[0].text)}</th>' + "".join(_cell(*pair) for pair in rest)
+        name = _html(first[0].text).replace("_", "_<wbr>")
+        line = f'<th scope="row">{name}</th>' + "".join(_cell(*pair) for pair in rest)
         lines.append(f"<tr{kind}>{line}</tr>")
     body = "\n".join(lines)
     label = _html(grid.title)

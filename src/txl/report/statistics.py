@@ -86,7 +86,7 @@ def t_quantile(probability: float, freedom: float) -> float:
     low, high = 0.0, 1.0
     while t_distribution(high, freedom) < probability:
         low, high = high, 2 * high
-    while high - low > 1e-13 * high:
+    while high - low > 1e-11 * high:
         middle = (low + high) / 2
         low, high = (middle, high) if t_distribution(middle, freedom) < probability else (low, middle)
     return high

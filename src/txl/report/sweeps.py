@@ -240,12 +240,12 @@ def _read_run(directory: Path, seed: int | None, overrides: list[str]) -> Run:
         return Run(seed, directory, overrides, None, "missing", "it has no results yet")
     except (ValueError, KeyError, TypeError):
         return Run(seed, directory, overrides, None, "unreadable", "its results.json is damaged")
-    if status not in ("completed", "failed", "interrupted"):
-        return Run(seed, directory, overrides, None, "unreadable", f"its status is {status!r}")
-    seed = results.get("seed") if seed is None else seed
-    return Run(
-        seed, directory, overrides, results, status, None if status == "completed" else one_line(error)
-    )
+    schema = results.get("schema")
+    if schema != SCHEMA or status not in ("completed", "failed", "interrupted"):
+        problem = f"its results.json has schema {schema} and status {status}, this version reads {SCHEMA}"
+        return Run(seed, directory, overrides, None, "unreadable", problem)
+    error = None if status == "completed" else one_line(error)
+    return Run(results.get("seed") if seed is None else seed, directory, overrides, results, status, error)
 
 
 def one_line(error: Any, most: int = 160) -> str:
@@ -299,7 +299,7 @@ def _one_a_seed(row: Row, notes: list[str]) -> list[Run]:
         better, worse = (run, other) if _rank(run) > _rank(other) else (other, run)
         kept[run.seed] = better
         if _rank(better) > _rank(worse) > 0:
-            notes.append(f"{row.label}, seed {run.seed}: a run that {_went(worse)} is replaced by another")
+            notes.append(f"{row.name}, seed {run.seed}: a run that {_went(worse)} is replaced by another")
     return sorted(kept.values(), key=lambda run: (run.seed is None, run.seed or 0))
 
 
