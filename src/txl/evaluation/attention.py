@@ -40,6 +40,11 @@ class AttentionMeans:
     sums: Mapping[str, Tensor]
     terms: tuple[str, ...] = ()
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What there are means of by distance: the attention, and the terms that the scores have."""
+        return ("attention", *self.terms)
+
     def mean(self, name: str) -> np.ndarray:
         """Return the mean over the tokens, `[N · H, S]` or `[N · H]`: a row for each head."""
         return (self.sums[name] / max(self.tokens, 1)).flatten(0, 1).numpy()
@@ -123,20 +128,8 @@ def attention_at(
     Raises:
         ValueError: a head that is not there, a place without M tokens before it or L tokens from it on.
     """
-    check_lengths(len(tokens), memory_length, segment_length)
+    check_place(model, len(tokens), position, memory_length, segment_length, heads)
     per_layer = model.position.n_head
-    count = model.n_layer * per_layer
-    if not heads or not all(0 <= head < count for head in heads):
-        raise ValueError(
-            f"heads={list(heads)}: the model has the heads 0 to {count - 1}, {per_layer} in each of "
-            f"{model.n_layer} layers"
-        )
-    first, last = places(len(tokens), memory_length, segment_length)
-    if not first <= position <= last:
-        raise ValueError(
-            f"position={position}: a segment of {segment_length} tokens with {memory_length} before it can "
-            f"begin at {first} to {last} of this text"
-        )
     before = position - max(0, position - reach(model, memory_length))
     lengths = [before % segment_length, *[segment_length] * (before // segment_length)]
     memory = model.empty_memory(1, memory_length)
@@ -232,6 +225,31 @@ def places(tokens: int, memory_length: int, segment_length: int) -> tuple[int, i
             f"{segment_length}; use a shorter memory_length or segment_length"
         )
     return memory_length, tokens - segment_length
+
+
+def check_place(
+    model: TransformerXL,
+    tokens: int,
+    position: int,
+    memory_length: int,
+    segment_length: int,
+    heads: Sequence[int],
+) -> None:
+    """Raise ValueError unless `attention_at` can look at these heads at this place of so many tokens."""
+    check_lengths(tokens, memory_length, segment_length)
+    per_layer = model.position.n_head
+    count = model.n_layer * per_layer
+    if not heads or not all(0 <= head < count for head in heads):
+        raise ValueError(
+            f"heads={list(heads)}: the model has the heads 0 to {count - 1}, {per_layer} in each of "
+            f"{model.n_layer} layers"
+        )
+    first, last = places(tokens, memory_length, segment_length)
+    if not first <= position <= last:
+        raise ValueError(
+            f"position={position}: a segment of {segment_length} tokens with {memory_length} before it can "
+            f"begin at {first} to {last} of this text"
+        )
 
 
 def reach(model: TransformerXL, memory_length: int) -> int:

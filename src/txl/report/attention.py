@@ -1,0 +1,222 @@
+"""The figures of `txl attention`, from its JSON and the arrays beside it: the paper's Figures 5, 6 and 7."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+from matplotlib.font_manager import findfont, get_font
+from matplotlib.image import AxesImage
+from matplotlib.ticker import FuncFormatter, NullFormatter
+
+COLORS, RED, FONT = "Blues", "#c1121f", "DejaVu Sans Mono"
+NAMES = {
+    "attention": "attention",
+    "a": "(a) content-based addressing",
+    "b": "(b) content-dependent positional bias",
+    "c": "(c) global content bias",
+    "d": "(d) global positional bias",
+}
+LARGEST = 60.0  # inches of a figure's side: what is larger gets smaller letters
+
+
+@dataclass(frozen=True)
+class Maps:
+    """What `txl attention` wrote.
+
+    Attributes:
+        result: the JSON. `layers`, `heads`, `memory_length`, `complete`, `tokens`, `terms` and its `segment`:
+            `position`, `tokens` (the labels of the memory and the segment), `heads` and why each was chosen.
+        arrays: `mean_attention` and for each term `mean_a` …, `[N · H, M + 1]`, column d for the distance d;
+            `segment_attention` `[heads, L, M + L]`.
+    """
+
+    result: dict[str, Any]
+    arrays: dict[str, np.ndarray]
+
+    @classmethod
+    def read(cls, path: Path) -> Maps:
+        """Return the maps of a JSON; the arrays lie beside it, under the same name with `.npz`."""
+        with np.load(Path(path).with_suffix(".npz")) as stored:
+            return cls(json.loads(Path(path).read_text("utf-8")), dict(stored))
+
+    @property
+    def means(self) -> dict[str, np.ndarray]:
+        """The means by name: "attention", and the terms that this model's scores have."""
+        return {name: self.arrays[f"mean_{name}"] for name in ("attention", *self.result["terms"])}
+
+    @cached_property
+    def headline(self) -> str:
+        """What was measured, in one line."""
+        result = self.result
+        partial = "" if result["complete"] else "INTERRUPTED: "
+        shape = f"{result['layers']} layers × {result['heads']} heads"
+        counted = f"mean over {result['tokens']:,} {result['unit']}s of {result['split']}"
+        return f"{partial}{result['name']}, {shape}, {counted}"
+
+    def head_name(self, head: int) -> str:
+        """Return which head this is, for people."""
+        return f"head {head} (layer {head // self.result['heads'] + 1} of {self.result['layers']})"
+
+
+def top_of_memory(attention_LK: np.ndarray, memory_length: int, share: float) -> np.ndarray:
+    """Return which tokens of the memory get the most attention from the segment as a whole, ascending.
+
+    Args:
+        attention_LK: of one head, a row for each token of the segment.
+        memory_length: M; the first M columns.
+        share: how many of them, rounded up.
+    """
+    total_M = attention_LK[:, :memory_length].sum(0)
+    return np.sort(np.argsort(-total_M, kind="stable")[: int(np.ceil(share * memory_length))])
+
+
+def draw_attention(path: Path, folder: Path) -> list[Path]:
+    """Draw what `txl attention` measured, as PNG and PDF.
+
+    Args:
+        path: its JSON.
+        folder: where the figures go; it is made if need be.
+
+    Returns:
+        Their paths: `<name of the JSON>-mean.png`, `-heads.png` and, if terms were measured, `-terms.png`,
+        each with its PDF. The same numbers give the same bytes.
+    """
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    drawn = []
+    for name, figure in figures_of(Maps.read(path)).items():
+        for kind, metadata in {"png": {}, "pdf": {"CreationDate": None}}.items():
+            drawn.append(Path(folder) / f"{Path(path).stem}-{name}.{kind}")
+            figure.savefig(drawn[-1], dpi=160, metadata=metadata)
+    return drawn
+
+
+def figures_of(maps: Maps) -> dict[str, Figure]:
+    """Return the figures there are numbers for, by name."""
+    figures = {"mean": mean_figure(maps), "heads": heads_figure(maps)}
+    return figures | ({"terms": terms_figure(maps)} if len(maps.means) > 1 else {})
+
+
+def mean_figure(maps: Maps) -> Figure:
+    """Return Figure 5: a row for each head, a column for each distance, darker where there is more."""
+    rows = len(maps.means["attention"])
+    figure = _figure(9.0, 1.9 + np.clip(rows * 0.16, 1.6, 9.0))
+    axes = figure.add_subplot()
+    _colors(figure, axes, _by_distance(axes, maps, "attention", _norm(maps.means["attention"])))
+    axes.set_title(_title(maps, "Mean attention by distance"), loc="left", fontsize=9.5)
+    return figure
+
+
+def terms_figure(maps: Maps) -> Figure:
+    """Return Figure 7: the same of each term alone, after a softmax over the same distances."""
+    terms = list(maps.means)[1:]
+    columns = min(2, len(terms))
+    lines = -(-len(terms) // columns)
+    rows = len(maps.means["attention"])
+    figure = _figure(1.2 + 5.4 * columns, 1.0 + lines * (0.9 + np.clip(rows * 0.12, 1.4, 6.0)))
+    grid = figure.subplots(lines, columns, squeeze=False)
+    norm = _norm(np.stack([maps.means[term] for term in terms]))  # one scale: the panels are compared
+    for axes, term in zip(grid.flat, terms, strict=False):
+        image = _by_distance(axes, maps, term, norm)
+        axes.set_title(NAMES[term], loc="left", fontsize=9.5)
+    _colors(figure, grid, image)
+    for axes in grid.flat[len(terms) :]:
+        axes.set_visible(False)
+    title = _title(maps, "Softmax of each term of the scores alone, by distance")
+    figure.suptitle(title, x=0.01, ha="left", fontsize=9.5)
+    return figure
+
+
+def heads_figure(maps: Maps) -> Figure:
+    """Return Figure 6: single heads, a row for each token of a segment, a column for each of its context.
+
+    Of each head, the tokens of the memory that get the most attention from the segment are red.
+    """
+    segment, memory = maps.result["segment"], maps.result["memory_length"]
+    labels = [visible(label) for label in segment["tokens"]]
+    chosen = maps.arrays["segment_attention"]
+    count, length, keys = chosen.shape
+    longest = max(map(len, labels))
+    cell = min(0.13, LARGEST / keys, LARGEST / (count * length))
+    letters = cell * 72 * 0.8
+    edge = longest * letters * 0.62 / 72
+    figure = _figure(1.2 + edge + keys * cell, 0.6 + count * (0.5 + edge + length * cell))
+    for axes, attention_LK, head in zip(
+        figure.subplots(count, 1, squeeze=False).flat, chosen, segment["heads"], strict=True
+    ):
+        axes.imshow(attention_LK, cmap=COLORS, norm=_norm(attention_LK, memory + 1), aspect="auto")
+        style = {"fontsize": letters, "fontfamily": FONT, "parse_math": False}
+        axes.set_xticks(range(keys), labels, rotation=90, **style)
+        axes.set_yticks(range(length), labels[memory:], **style)
+        axes.tick_params(length=0, pad=1)
+        for column in top_of_memory(attention_LK, memory, segment["top_share"]):
+            axes.get_xticklabels()[column].set(color=RED, fontweight="bold")
+        axes.axvline(memory - 0.5, color="#555555", linewidth=0.8)
+        name = f"{maps.head_name(head['head'])}: {head['why']}"
+        share = f"red: the {segment['top_share']:.0%} of the memory with the most attention"
+        axes.set_title(f"{name}; {share}", loc="left", fontsize=8.5)
+        axes.set_ylabel("token", fontsize=8)
+    axes.set_xlabel("context: the memory, then the segment", fontsize=8)
+    title = f"Single heads at token {segment['position']:,} of {maps.result['split']}: {maps.result['name']}"
+    figure.suptitle(title, x=0.01, ha="left", fontsize=9.5)
+    return figure
+
+
+def visible(label: str) -> str:
+    """Return a label in which what the font cannot draw is a box, so that nothing is missing or warned of."""
+    known = get_font(findfont(FONT)).get_charmap()
+    return "".join(character if ord(character) in known else "□" for character in label)
+
+
+def _figure(width: float, height: float) -> Figure:
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _norm(values: np.ndarray, distances: int | None = None) -> LogNorm:
+    """Return the scale of the colors: logarithmic, from a tenth of what a uniform head would give."""
+    low = 0.1 / (distances or values.shape[-1])
+    return LogNorm(low, max(float(values.max()), 2 * low), clip=True)
+
+
+def _colors(figure: Figure, axes: Axes | np.ndarray, image: AxesImage) -> None:
+    """Draw what the colors mean, in percent."""
+    bar = figure.colorbar(image, ax=axes, pad=0.015, aspect=30)
+    bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.3g} %"))
+    bar.ax.yaxis.set_minor_formatter(NullFormatter())
+    bar.ax.tick_params(labelsize=7.5)
+
+
+def _by_distance(axes: Axes, maps: Maps, name: str, norm: LogNorm) -> AxesImage:
+    """Draw means by distance, the token itself at the right end, as one reads."""
+    values, heads = maps.means[name], maps.result["heads"]
+    rows, distances = values.shape
+    image = axes.imshow(
+        values[:, ::-1],
+        cmap=COLORS,
+        norm=norm,
+        aspect="auto",
+        interpolation="nearest",
+        extent=(distances - 0.5, -0.5, rows - 0.5, -0.5),
+    )
+    for border in range(heads, rows, heads):
+        axes.axhline(border - 0.5, color="#888888", linewidth=0.5)
+    if rows <= 16:
+        axes.set_yticks(range(rows))
+    axes.set_xlabel("distance: tokens before the token that looks", fontsize=8)
+    axes.set_ylabel(f"head ({heads} a layer)", fontsize=8)
+    axes.tick_params(labelsize=7.5)
+    return image
+
+
+def _title(maps: Maps, what: str) -> str:
+    return f"{what}\n{maps.headline}"
