@@ -121,6 +121,7 @@ def write_sweep(
 ) -> Path:
     """Write a sweep directory: of each row the results by seed, from 1 on; `None` for a job without any."""
     jobs = []
+    directory.mkdir(parents=True, exist_ok=True)
     for row, seeds in runs.items():
         for seed, made in enumerate(seeds, 1):
             job = {"row": row, "seed": seed, "directory": f"{row}/seed{seed}", "overrides": [f"row={row}"]}

@@ -90,8 +90,8 @@ def test_an_ordinary_sweep_has_its_rows_in_the_order_of_its_jobs(tmp_path):
 
 def test_further_numbers_of_a_run_are_those_at_their_attention_length(tmp_path):
     table = json.loads(json.dumps(TABLE))
-    table["rows"]["xl_512"] = {"label": "same", "same_run": "xl", "published": {"attention_length": 512}}
-    table["rows"]["xl_450"] = {"label": "same", "same_run": "xl", "published": {"attention_length": 450}}
+    more = {"label": "same", "same_run": "xl", "published": {"best": 26.9, "attention_length": 450}}
+    table["rows"] |= {f"xl_{length}": more | {"at_attention_length": length} for length in (512, 450)}
     write_tables(write_sweep(tmp_path, {"xl": [results(2.27, 1)]}, table))
     found = lines(tmp_path)
     assert found["xl_512", "best"]["values"] == f"1:{2.27 - 0.0204!r}"

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from report.made_up import TABLE, results, write_run, write_sweep
 from txl.report import summary_of, write_tables
+from txl.training.ablations import names, read
 
 BITS = {"xl": [2.27, 2.274, 2.268], "shaw": [2.30, 2.31, 2.305], "no_recurrence": [2.40, 2.41, 2.38]}
 
@@ -81,6 +82,18 @@ def test_rows_that_failed_or_are_missing_are_shown(tmp_path):
     text = (tmp_path / "table.md").read_text()
     assert "- xl, seed 2: failed: CUDA out of memory. Tried to allocate 2.00 GiB\n" in text
     assert "- xl, seed 3: missing" in text
+
+
+@pytest.mark.parametrize("scale", ["laptop", "paper"])
+def test_every_table_and_figure_of_the_paper_shows_all_its_rows_before_anything_ran(tmp_path, scale):
+    for name in names():
+        table = read(name, scale).table
+        write_sweep(tmp_path / name, {}, table, name=name, scale=scale)
+        write_tables(tmp_path / name)
+        shown = list(dict.fromkeys(row for row, _ in lines(tmp_path / name)))
+        assert shown == list(table["rows"])
+        statuses = {line["status"].split()[0] for line in lines(tmp_path / name).values()}
+        assert statuses <= {"published", "not", "waits"}
 
 
 def test_a_damaged_sweep_is_one_clear_line(tmp_path):

@@ -123,13 +123,15 @@ def as_csv(sweep: Sweep) -> str:
     before, after = ("table", "scale", "row", "label"), ("measure", "unit", *NUMBERS, "status", "error")
     writer.writerow([*before, *sweep.columns, *after])
     for row in sweep.rows:
+        cells = [row.cells.get(column, "") for column in sweep.columns]
+        errors = [f"seed {run.seed}: {one_line(run.error)}" for run in row.runs if run.error]
+        about = [sweep.name, sweep.scale or "", row.name, row.label, *cells]
         for measure in measures:
-            cells = [row.cells.get(column, "") for column in sweep.columns]
-            numbers = _csv_numbers(row, found[row.name, measure.key])
             unit = "bytes" if measure.key == "peak_memory" else measure.unit
-            line = [sweep.name, sweep.scale or "", row.name, row.label, *cells, measure.key, unit, *numbers]
-            errors = [f"seed {run.seed}: {one_line(run.error)}" for run in row.runs if run.error]
-            writer.writerow([*line, status_of(row), "; ".join(errors)])
+            numbers = _csv_numbers(row, found[row.name, measure.key])
+            writer.writerow([*about, measure.key, unit, *numbers, status_of(row), "; ".join(errors)])
+        if not measures:  # a figure's
+            writer.writerow([*about, *[""] * (len(NUMBERS) + 2), status_of(row), "; ".join(errors)])
     return file.getvalue()
 
 

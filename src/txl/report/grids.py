@@ -170,7 +170,7 @@ def status_of(row: Row) -> str:
         return f"waits for {row.waits_for}" if row.waits_for else "not run"
     done, all_of_it = len(row.completed), len(row.runs)
     if done and row.same_run and not any(one["attention"] for one in row.results):
-        return f"attention length {row.published.get('attention_length')} was not tried"
+        return f"attention length {row.attention_length} was not tried"
     if done == all_of_it:
         return "completed"
     others = [run for run in row.runs if run.status != "completed"]
@@ -221,9 +221,9 @@ def report_of(sweep: Sweep) -> Report:
 def _about(sweep: Sweep, found: dict) -> list[str]:
     lines = [sweep.name + (f", scale {sweep.scale}." if sweep.scale else ".")]
     if sweep.note:
-        lines.append(f"Ours: {sweep.note}.")
+        lines.append(f"Ours: {sweep.note.rstrip('.')}.")
     if sweep.source:
-        where = f", on {sweep.published_on}" if sweep.published_on else ""
+        where = f", on {sweep.published_on.rstrip('.')}" if sweep.published_on else ""
         lines.append(f"Paper: {sweep.source}{where}.")
     if any(one.sample for one in found.values()):
         lines.append(
@@ -248,9 +248,8 @@ def _columns_of(sweep: Sweep, found: dict, measure: Measure) -> tuple[bool, bool
     return ours, any(found[row.name, measure.key].published is not None for row in sweep.rows)
 
 
-def group_of(measure: Measure) -> str:
-    """Return the heading of a measure, with its unit."""
-    return f"{measure.heading}, {measure.unit}" if measure.unit else measure.heading
+def _with_unit(heading: str, measure: Measure) -> str:
+    return f"{heading}, {measure.unit}" if measure.unit else heading
 
 
 def _results(sweep: Sweep, measures: list[Measure], found: dict) -> Grid:
@@ -261,10 +260,12 @@ def _results(sweep: Sweep, measures: list[Measure], found: dict) -> Grid:
     columns += [Column("n", number=True)] * any_ours
     for measure, ours, paper in shown:
         if ours and paper:
-            columns.append(Column(f"ours, {measure.unit}" if measure.unit else "ours", measure.heading, True))
+            columns.append(Column(_with_unit("ours", measure), measure.heading, True))
             columns.append(Column("paper", measure.heading, True))
         elif ours or paper:
-            columns.append(Column(group_of(measure) if ours else measure.heading, number=True))
+            columns.append(
+                Column(_with_unit(measure.heading, measure) if ours else measure.heading, number=True)
+            )
     columns.append(Column("status"))
     lines = []
     for row in sweep.rows:
@@ -312,8 +313,9 @@ def _differences(sweep: Sweep, measures: list[Measure], found: dict) -> Grid | N
         return None
     columns = [Column("row")]
     for measure, ours, paper in compared:
-        columns += [Column("ours", group_of(measure), True), Column("beyond noise", group_of(measure))] * ours
-        columns += [Column("paper", group_of(measure) if ours else measure.heading, True)] * paper
+        group = measure.heading
+        columns += [Column(_with_unit("ours", measure), group, True), Column("beyond noise", group)] * ours
+        columns += [Column("paper", group, True)] * paper
     lines = []
     for row in sweep.rows:
         if row is reference:

@@ -51,7 +51,8 @@ class Row:
         cells: what distinguishes it, by column.
         published: the paper's numbers, by measure.
         waits_for: what does not exist yet and would measure it.
-        same_run: the row whose runs these numbers are further ones of.
+        same_run: the row whose runs these numbers are further ones of, at another attention length.
+        attention_length: that length.
         ours: whether it is a row to be run here, and not one of another system.
         runs: sorted by seed.
     """
@@ -62,6 +63,7 @@ class Row:
     published: dict[str, Any] = field(default_factory=dict)
     waits_for: str | None = None
     same_run: str | None = None
+    attention_length: int | None = None
     ours: bool = True
     runs: list[Run] = field(default_factory=list)
 
@@ -72,12 +74,11 @@ class Row:
 
     @property
     def results(self) -> list[dict[str, Any]]:
-        """The results of these; of a further number of a run those at the published attention length."""
+        """The results of these; of further numbers of a run those at their attention length."""
         results = [run.results for run in self.completed]
         if not self.same_run:
             return results
-        length = self.published.get("attention_length")
-        return [one | {"attention": attention_at(one, length)} for one in results]
+        return [one | {"attention": attention_at(one, self.attention_length)} for one in results]
 
 
 @dataclass
@@ -205,6 +206,7 @@ def _from_table(described: dict, table: dict) -> Sweep:
             row.get("published") or {},
             row.get("waits_for"),
             row.get("same_run"),
+            row.get("at_attention_length"),
             "overrides" in row or bool({"same_run", "waits_for"} & set(row)),
         )
         for name, row in table["rows"].items()
