@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from conftest import SMALL, small_model
-from txl.evaluation.generation import generate
-from txl.model import LearnedPosition, SinusoidalPosition
+from txl.evaluation.generation import draw as drawn_from
+from txl.evaluation.generation import generate, side_by_side
+from txl.model import LearnedPosition, RelativePosition, RotaryPosition, SinusoidalPosition
 
 V = SMALL["vocabulary"]
 
@@ -69,3 +70,46 @@ def test_rows_are_drawn_apart():
     together = draw(model, prompts, model.empty_memory(3, 8), 20, temperature=0.0)
     alone = [draw(model, row[None], model.empty_memory(1, 8), 20, temperature=0.0) for row in prompts]
     assert torch.equal(together, torch.cat(alone))
+
+
+@pytest.mark.parametrize("cut", [50, 43, 20])
+@pytest.mark.parametrize("position", [RelativePosition, RotaryPosition])
+def test_a_prompt_after_a_memory_equals_both_as_one_prompt(position, cut):
+    """For prompts of one token, of more than a segment and of more than the memory, 200 tokens long."""
+    model = small_model(position=position)
+    text = torch.randint(V, (1, 51))
+    reader_memory = model.empty_memory(1, 16)
+    with torch.no_grad():
+        for piece in text[:, :cut].split(1, dim=1):
+            _, reader_memory = model(piece, reader_memory, attention_length=17)
+    after = draw(model, text[:, cut:], reader_memory, 200, temperature=0.0)
+    assert torch.equal(after, draw(model, text, model.empty_memory(1, 16), 200, temperature=0.0))
+
+
+@pytest.mark.parametrize("position", [RelativePosition, RotaryPosition, SinusoidalPosition, LearnedPosition])
+def test_prompts_of_different_lengths_go_on_as_each_alone(position):
+    model = small_model(position=position)
+    prompts = [torch.randint(V, (length,)) for length in (1, 9, 30, 4)]
+    rows, begins = side_by_side(prompts)
+    assert begins == [29, 21, 0, 26]
+    together = draw(model, rows, model.empty_memory(4, 12), 40, temperature=0.0, begins=begins)
+    for row, prompt in zip(together, prompts, strict=True):
+        alone = draw(model, prompt[None], model.empty_memory(1, 12), 40, temperature=0.0)
+        assert torch.equal(row[None], alone)
+
+
+def test_top_p_draws_the_fewest_tokens_that_reach_it():
+    probabilities = torch.tensor([[0.1, 0.4, 0.2, 0.3]])
+    generator = torch.Generator().manual_seed(0)
+
+    def possible(**settings):
+        tokens = [
+            drawn_from(probabilities.log(), 1.0, generator=generator, **settings).item() for _ in range(200)
+        ]
+        return set(tokens)
+
+    assert possible(top_p=0.39) == {1}
+    assert possible(top_p=0.65) == {1, 3}
+    assert possible(top_p=0.75) == {1, 2, 3}
+    assert possible(top_p=1.0) == {0, 1, 2, 3}
+    assert possible(top_k=2, top_p=0.9) == {1, 3}

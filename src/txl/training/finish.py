@@ -116,7 +116,7 @@ def write_sample(config: Config, module: LanguageModel, corpus: Corpus) -> tuple
         settings.top_k,
         torch.Generator(device).manual_seed(config.seed),
     )
-    # Eagerly: its shapes are many and small, and each would be compiled.
+    # Eagerly, where it reads the model itself: its shapes are many and small, and each would be compiled.
     with module.clamped(), torch.compiler.set_stance("force_eager"):
         ids = [token.item() for token in itertools.islice(written, settings.tokens)]
     decode = corpus.vocabulary.decode
