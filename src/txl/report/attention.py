@@ -148,10 +148,16 @@ def heads_figure(maps: Maps) -> Figure:
     cell = min(0.13, LARGEST / keys, LARGEST / (count * length))
     letters = cell * 72 * 0.8
     edge = longest * letters * 0.62 / 72
-    figure = _figure(1.2 + edge + keys * cell, 0.6 + count * (0.5 + edge + length * cell))
-    for axes, attention_LK, head in zip(
-        figure.subplots(count, 1, squeeze=False).flat, chosen, segment["heads"], strict=True
-    ):
+    # The place of everything is known: looking for it among hundreds of labels would take most of the time.
+    left, below, above, gap = 0.35 + edge, 0.35 + edge, 0.62, 0.32 + edge
+    width = left + keys * cell + 0.1
+    height = above + count * length * cell + (count - 1) * gap + below
+    figure = _figure(width, height, layout="none")
+    grid = figure.subplots(count, 1, squeeze=False)
+    figure.subplots_adjust(
+        left / width, below / height, 1 - 0.1 / width, 1 - above / height, hspace=gap / (length * cell)
+    )
+    for axes, attention_LK, head in zip(grid.flat, chosen, segment["heads"], strict=True):
         axes.imshow(attention_LK, cmap=COLORS, norm=_norm(attention_LK, memory + 1), aspect="auto")
         style = {"fontsize": letters, "fontfamily": FONT, "parse_math": False}
         axes.set_xticks(range(keys), labels, rotation=90, **style)
@@ -163,10 +169,10 @@ def heads_figure(maps: Maps) -> Figure:
         name = f"{maps.head_name(head['head'])}: {head['why']}"
         share = f"red: the {segment['top_share']:.0%} of the memory with the most attention"
         axes.set_title(f"{name}; {share}", loc="left", fontsize=8.5)
-        axes.set_ylabel("token", fontsize=8)
-    axes.set_xlabel("context: the memory, then the segment", fontsize=8)
+    figure.supylabel("tokens of the segment", x=0.06 / width, fontsize=8, ha="left")
+    figure.supxlabel("context: the memory, then the segment", y=0.06 / height, fontsize=8, va="bottom")
     title = f"Single heads at token {segment['position']:,} of {maps.result['split']}: {maps.result['name']}"
-    figure.suptitle(title, x=0.01, ha="left", fontsize=9.5)
+    figure.suptitle(title, x=0.1 / width, y=1 - 0.08 / height, ha="left", va="top", fontsize=9.5)
     return figure
 
 
@@ -176,8 +182,8 @@ def visible(label: str) -> str:
     return "".join(character if ord(character) in known else "□" for character in label)
 
 
-def _figure(width: float, height: float) -> Figure:
-    figure = Figure(figsize=(width, height), layout="constrained")
+def _figure(width: float, height: float, layout: str = "constrained") -> Figure:
+    figure = Figure(figsize=(width, height), layout=layout)
     FigureCanvasAgg(figure)
     return figure
 
