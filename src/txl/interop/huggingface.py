@@ -51,7 +51,7 @@ def read_pretrained(directory: Path) -> tuple[dict[str, Tensor], dict[str, Any]]
 
 def _options(path: Path) -> dict[str, Any]:
     """Return their options by the authors' names."""
-    config = _json(path)
+    config = read_json(path)
     for name, value in FIXED.items():
         if config.get(name, value) != value:
             raise ValueError(f"{path}: {name} is {config[name]!r}, only {value!r} can be imported")
@@ -72,7 +72,7 @@ def _weights(directory: Path) -> dict[str, Tensor]:
             return _read(directory / name)
         index = directory / f"{name}.index.json"
         if index.is_file():
-            files = _json(index).get("weight_map")
+            files = read_json(index).get("weight_map")
             if not isinstance(files, dict) or any(Path(file).name != file for file in files.values()):
                 raise ValueError(f"{index}: weight_map must name files of the same directory")
             shards = [_read(directory / file) for file in sorted(set(files.values()))]
@@ -87,7 +87,8 @@ def _read(path: Path) -> dict[str, Tensor]:
     return check_state(content, path)
 
 
-def _json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object that a file of JSON holds; raise ValueError where it holds none."""
     try:
         value = json.loads(path.read_text("utf-8"))
     except ValueError as error:

@@ -1,0 +1,221 @@
+"""Scores of single tokens from contexts of exactly c tokens, for many c at once.
+
+A *window* is a run of text that a model reads from an empty memory. After its first c tokens the model has
+seen exactly those, so that one pass over a window scores a token at every length of context: the token after
+the c-th from exactly c tokens, nothing older being in reach. The tokens to score lie `step` apart, in
+*stretches* of the text. Then windows that begin `step` apart serve all of them, each token at each length,
+and a token costs little more than reading its longest context once, whatever the number of lengths. It is
+what reading each context by itself gives, where no state depends on a later token (`reads_ahead`).
+"""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from txl.model import TransformerXL
+
+STRETCH = 64  # tokens scored in one place: more need fewer windows, fewer spread better over the text
+AGREES = 1e-3  # nats by which two ways to compute the same score may differ in float32
+
+
+class Reader(Protocol):
+    """What scores windows."""
+
+    def scores(self, window_BW: Tensor, lengths: Sequence[int]) -> Tensor:
+        """Return the score of the token after the first c, from these alone, for each c of `lengths`.
+
+        Args:
+            window_BW: int64, `max(lengths) + 1` tokens a row.
+            lengths: how many tokens are the context.
+
+        Returns:
+            `[B, J]`, in nats, on the CPU.
+        """
+        ...
+
+
+class TransformerReader:
+    """One of our models as a `Reader`.
+
+    Where an encoding knows distances, a context in segments whose memory drops nothing gives what it gives in
+    one segment, and one segment is read: every query sees its whole context. Where it knows places within a
+    segment, the segments of the training are read, the first at the beginning of the window, each with the
+    memory of the ones before.
+
+    Args:
+        model: in evaluation mode.
+        attention_length: how many keys a query may see, itself included; `None` for the whole context.
+        segment_length: how many tokens are read at once; `None` for the whole window.
+        memory_length: states remembered of each layer from segment to segment.
+    """
+
+    def __init__(
+        self,
+        model: TransformerXL,
+        attention_length: int | None = None,
+        segment_length: int | None = None,
+        memory_length: int = 0,
+    ) -> None:
+        self.model, self.attention_length = model, attention_length
+        self.segment_length, self.memory_length = segment_length, memory_length
+
+    @torch.inference_mode()
+    def scores(self, window_BW: Tensor, lengths: Sequence[int]) -> Tensor:
+        """Return the scores, see `Reader`."""
+        window_BW = window_BW.to(self.model.embedding.bias.device)
+        memory = self.model.empty_memory(len(window_BW), self.memory_length)
+        read = []
+        for segment_BL in window_BW[:, :-1].split(self.segment_length or window_BW.shape[1], dim=1):
+            hidden_BLD, memory = self.model(segment_BL, memory, self.attention_length)
+            read.append(hidden_BLD)
+        after = torch.tensor(lengths, device=window_BW.device)
+        hidden_BJD = torch.cat(read, dim=1)[:, after - 1]
+        return self.model.embedding.scores(hidden_BJD, window_BW[:, after]).cpu()
+
+
+class EachContext:
+    """A `Reader` that reads each context by itself, for models whose states depend on later tokens."""
+
+    def __init__(self, reader: Reader) -> None:
+        self.reader = reader
+
+    def scores(self, window_BW: Tensor, lengths: Sequence[int]) -> Tensor:
+        """Return the scores, see `Reader`."""
+        return torch.cat([self.reader.scores(window_BW[:, : c + 1], [c]) for c in lengths], dim=1)
+
+
+def reads_ahead(reader: Reader, window_BW: Tensor, lengths: Sequence[int]) -> bool:
+    """Return whether a window gives other scores than its contexts by themselves.
+
+    So it is where positions count from the end of a segment, or where a model is not causal.
+    """
+    alone_BJ = EachContext(reader).scores(window_BW, lengths)
+    return not torch.allclose(reader.scores(window_BW, lengths), alone_BJ, rtol=0, atol=AGREES)
+
+
+def context_lengths(start: int, step: int, longest: int) -> list[int]:
+    """Return start, start + step, … up to `longest`.
+
+    Raises:
+        ValueError: a size that is not positive, or no room for a second length.
+    """
+    for name, size in {"start": start, "step": step, "longest": longest}.items():
+        if size < 1:
+            raise ValueError(f"{name}={size} must be positive")
+    if longest < start + step:
+        raise ValueError(f"longest={longest} must be at least start + step = {start + step}")
+    return list(range(start, longest + 1, step))
+
+
+def choose_positions(tokens: int, longest: int, step: int, count: int, seed: int) -> np.ndarray:
+    """Return which tokens of a text are scored: random stretches of tokens `step` apart, none twice.
+
+    Args:
+        tokens: of the text.
+        longest: how many tokens each has before it at least.
+        step: between the lengths of context.
+        count: how many.
+        seed: of the choice.
+
+    Returns:
+        int64, rising.
+
+    Raises:
+        ValueError: the text is shorter than the longest context, or has too few tokens after it.
+    """
+    if tokens <= longest:
+        raise ValueError(f"the text has {tokens:,} tokens, no more than the longest context, {longest:,}")
+    if not 1 <= count <= tokens - longest:
+        raise ValueError(
+            f"positions={count} must be from 1 to {tokens - longest:,}, the tokens of the text with a "
+            f"context of {longest:,}"
+        )
+    # Stretch n begins at token n % step of the (n // step)-th run of STRETCH steps.
+    stretches = np.random.default_rng(seed).permutation(-(-(tokens - longest) // (STRETCH * step)) * step)
+    begin = longest + stretches // step * STRETCH * step + stretches % step
+    chosen = (begin[:, None] + step * np.arange(STRETCH)).reshape(-1)
+    return np.sort(chosen[chosen < tokens][:count])
+
+
+def score(
+    reader: Reader,
+    tokens: np.ndarray,
+    positions_P: np.ndarray,
+    lengths: Sequence[int],
+    batch_size: int,
+    scores_JP: np.ndarray,
+) -> Iterator[tuple[int, int]]:
+    """Fill in the scores that are missing.
+
+    Args:
+        reader: of the model.
+        tokens: the ids of the text.
+        positions_P: of the tokens to score, rising.
+        lengths: the J lengths of context, rising; no position is smaller than the last.
+        batch_size: windows read side by side.
+        scores_JP: nan where a score is missing. It is filled batch by batch.
+
+    Yields:
+        After each batch, and before the first: how many tokens were read, and how many have to be in all.
+    """
+    lengths_J = np.asarray(lengths)
+    starts, of_start = np.unique(positions_P - lengths_J[:, None], return_inverse=True)
+    longest = np.zeros(len(starts), dtype=np.int64)  # 0: nothing is missing
+    needed_JP = np.where(np.isnan(scores_JP), lengths_J[:, None], 0)
+    np.maximum.at(longest, of_start.reshape(-1), needed_JP.reshape(-1))
+    done, total = 0, int(longest.sum())
+    yield done, total
+    for length in lengths_J[::-1]:
+        (own,) = np.nonzero(longest == length)
+        shorter = lengths_J[lengths_J <= length]
+        for batch_B in np.split(starts[own], range(batch_size, len(own), batch_size)) if len(own) else ():
+            window_BW = tokens[batch_B[:, None] + np.arange(length + 1)].astype(np.int64)
+            found_BJ = reader.scores(torch.from_numpy(window_BW), shorter.tolist()).numpy()
+            target_BJ = batch_B[:, None] + shorter
+            place_BJ = np.searchsorted(positions_P, target_BJ).clip(max=len(positions_P) - 1)
+            wanted_BJ = positions_P[place_BJ] == target_BJ
+            rows_BJ = np.broadcast_to(np.arange(len(shorter)), place_BJ.shape)
+            scores_JP[rows_BJ[wanted_BJ], place_BJ[wanted_BJ]] = found_BJ[wanted_BJ]
+            done += len(batch_B) * int(length)
+            yield done, total
+
+
+def kept_scores(path: Path, key: str, shape: tuple[int, int]) -> np.ndarray:
+    """Return the scores that `keep_scores` wrote under the same key, nan where they are missing.
+
+    Args:
+        path: of the file; it need not exist.
+        key: what the scores depend on.
+        shape: J, P.
+    """
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as kept:
+            if str(kept["key"]) == key and kept["scores"].shape == shape:
+                return kept["scores"]
+    except FileNotFoundError:
+        pass
+    except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path} is damaged ({error}); remove it to score again") from error
+    return np.full(shape, np.nan, dtype=np.float32)
+
+
+def keep_scores(
+    path: Path, key: str, scores_JP: np.ndarray, positions_P: np.ndarray, lengths: Sequence[int]
+) -> None:
+    """Write scores, whole or not at all, with the tokens and the lengths of context they belong to."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with part.open("wb") as file:
+            np.savez(file, key=np.array(key), scores=scores_JP, positions=positions_P, lengths=lengths)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)

@@ -1,0 +1,89 @@
+"""Relative effective context length (Appendix C): how far back the context still helps, within a group.
+
+A longer context gains less for a better model, which has less to gain. So the models of a group are measured
+against the best of them: with l_i(c, t) the score of token t by model i from its last c tokens,
+
+    b(c, t)     = min_i l_i(c, t)                                      the group's best
+    T           = the r share of all t with the largest b(c, t)        what is hard from c tokens
+    f_i(c, c')  = mean over T of min(b(c, t), l_i(c', t))              what model i makes of it from c' tokens
+    g_i(c, c')  = (exp f_i(c, c) - exp f_i(c, c')) / exp f_i(c, c)     its relative gain
+
+f_i(c, c) is the mean of b(c, t), the same for all. The length grows by one step after the other; RECL is the
+first one from which the next step gains less than the threshold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class EffectiveContext:
+    """How far the context of one model reaches.
+
+    Attributes:
+        length: RECL, in tokens.
+        beyond: every step gained enough, so that RECL may be longer than the longest context scored.
+        gains: g(c, c') of each step, relative.
+        differences: exp f(c, c) - exp f(c, c') of each step, in perplexity (Figure 3).
+    """
+
+    length: int
+    beyond: bool
+    gains: list[float]
+    differences: list[float]
+
+
+def effective_contexts(
+    scores_NJP: np.ndarray, lengths: Sequence[int], share: float, threshold: float
+) -> list[EffectiveContext]:
+    """Return the effective context of each model of a group.
+
+    Args:
+        scores_NJP: of N models, J lengths of context and P tokens, in nats.
+        lengths: of the J contexts, rising by the step.
+        share: r, in (0, 1].
+        threshold: of the relative gain.
+
+    Raises:
+        ValueError: fewer than two lengths, a share that is none of the tokens, or scores that are not finite.
+    """
+    models, count, tokens = scores_NJP.shape
+    if count < 2:
+        raise ValueError("a gain needs two lengths of context; make longest at least start + step")
+    hard = check_share(share, tokens)
+    scores_NJP = scores_NJP.astype(np.float64)
+    if not np.isfinite(scores_NJP).all():
+        raise ValueError("some scores are not finite: a model gives a token the probability 0, or nan")
+    base, reached = np.empty(count - 1), np.empty((models, count - 1))
+    for step, best_P in enumerate(scores_NJP[:, :-1].min(axis=0)):
+        hardest = np.argsort(-best_P, kind="stable")[:hard]
+        base[step] = np.exp(best_P[hardest].mean())
+        longer_NP = np.minimum(best_P, scores_NJP[:, step + 1])
+        reached[:, step] = np.exp(longer_NP[:, hardest].mean(axis=1))
+    differences = base - reached
+    gains = differences / base
+    return [
+        EffectiveContext(*_walk(gain, lengths, threshold), gain.tolist(), difference.tolist())
+        for gain, difference in zip(gains, differences, strict=True)
+    ]
+
+
+def check_share(share: float, tokens: int) -> int:
+    """Return how many of the tokens a share is; raise ValueError where it is none or more than all."""
+    if not 0 < share <= 1:
+        raise ValueError(f"r={share:g} must be above 0 and at most 1")
+    if share * tokens < 1:
+        raise ValueError(f"r={share:g} of {tokens} positions is less than one; use {1 / share:.0f} or more")
+    return round(share * tokens)
+
+
+def _walk(gains: np.ndarray, lengths: Sequence[int], threshold: float) -> tuple[int, bool]:
+    """Return the first length from which the next step gains less than the threshold, or the last length."""
+    for length, gain in zip(lengths, gains, strict=False):
+        if gain < threshold:
+            return length, False
+    return lengths[-1], True

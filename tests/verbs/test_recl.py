@@ -1,0 +1,158 @@
+"""`txl recl` as a user runs it: a group of models, its table, files and figures, interrupted and wrong."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from conftest import TINY, tiny_text
+from txl.__main__ import main
+from txl.evaluation import contexts
+from txl.evaluation.recl import effective_contexts
+from txl.interop.checkpoints import export
+from txl.training import group
+from txl.training.trained import load
+
+SMALL = ["start=6", "step=6", "longest=24", "positions=40", "device=cpu"]
+
+
+@pytest.fixture
+def pair(run_here, text_file, tmp_path):
+    """The directories of two runs on the same text: recurrent, and with places in a segment of 16."""
+    words = [*TINY, f"data.path={text_file}", "trainer.max_steps=2"]
+    vanilla = ["position=learned", "training.memory_length=0", "evaluation.memory_length=0"]
+    return (
+        run_here(*words, directory=tmp_path / "xl"),
+        run_here(*words, *vanilla, directory=tmp_path / "vanilla"),
+    )
+
+
+def result_in(folder):
+    return json.loads((folder / "recl.json").read_text())
+
+
+def test_a_group_is_scored_shown_and_drawn(pair, capsys, tmp_path):
+    words = ["recl", *map(str, pair), *SMALL]
+    assert main(words) == 0
+    (folder,) = (pair[0] / "evaluations").glob("recl-*")
+    result, shown = result_in(folder), capsys.readouterr().out
+    assert "vanilla reads at most 16 bytes: its encoding knows places within a segment" in shown
+    xl, vanilla = result["models"]
+    assert (xl["name"], xl["cap"], vanilla["name"], vanilla["cap"]) == ("xl", None, "vanilla", 16)
+    assert vanilla["losses"][2] == vanilla["losses"][3] != vanilla["losses"][1]
+    scores = [np.load(folder / model["scores"])["scores"] for model in result["models"]]
+    assert [len(of_model) for of_model in scores] == [4, 3]  # contexts of 6, 12, 18, 24; of 6, 12, 16
+    filled = np.stack([scores[0], scores[1][[0, 1, 2, 2]]])
+    for place, share in enumerate((0.1, 0.5, 1.0)):
+        found = effective_contexts(filled, [6, 12, 18, 24], share, 0.01)
+        for model, of_model in zip(result["models"], found, strict=True):
+            assert model["effective"][place]["length"] == of_model.length
+            assert model["effective"][place]["gains"] == pytest.approx(of_model.gains)
+        assert vanilla["effective"][place]["recl"] == min(found[1].length, 16)
+    for name in ("recl_gain", "recl_perplexity"):
+        assert (folder / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert (folder / "figures" / f"{name}.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_other_shares_and_thresholds_need_no_new_scores(pair, monkeypatch):
+    assert main(["recl", str(pair[0]), *SMALL]) == 0
+    monkeypatch.setattr(group.TransformerReader, "scores", None)
+    assert main(["recl", str(pair[0]), *SMALL, "r=[0.2,0.3]", "threshold=0.5"]) == 0
+    (folder,) = (pair[0] / "evaluations").glob("recl-*")
+    assert [of["r"] for of in result_in(folder)["models"][0]["effective"]] == [0.2, 0.3]
+
+
+def test_what_was_interrupted_is_taken_up_again(pair, monkeypatch, capsys, tmp_path):
+    words = ["recl", str(pair[0]), *SMALL, "batch_size=4", f"out={tmp_path / 'here'}"]
+    whole, calls, scores = tmp_path / "whole", [], group.TransformerReader.scores
+    assert main([*words, f"out={whole}"]) == 0
+
+    def interrupted(self, window, lengths):
+        calls.append(len(window))
+        if len(calls) == 14:  # the comparison with single contexts takes five
+            raise KeyboardInterrupt
+        return scores(self, window, lengths)
+
+    monkeypatch.setattr(group.TransformerReader, "scores", interrupted)
+    assert main(words) == 130
+    assert "scores so far are kept" in " ".join(capsys.readouterr().out.split())
+    before = len(calls)
+    assert main(words) == 0
+    assert calls[before:]
+    assert result_in(tmp_path / "here")["models"][0]["losses"] == result_in(whole)["models"][0]["losses"]
+    monkeypatch.undo()
+    assert len(list((tmp_path / "here" / "scores").iterdir())) == 1
+
+
+def test_how_far_a_query_may_see_and_a_text_of_ones_own_can_be_said(pair, tmp_path):
+    text = tmp_path / "own.txt"
+    text.write_text(tiny_text(100))
+    twice = [str(pair[0]), str(pair[0]), "names=[all,three]", "attention_length=[null,3]", "cap=[null,12]"]
+    assert main(["recl", *twice, *SMALL, f"text={text}", f"out={tmp_path / 'out'}"]) == 0
+    everything, three = result_in(tmp_path / "out")["models"]
+    assert (everything["reading"]["attention_length"], three["reading"]["attention_length"]) == (None, 3)
+    assert (three["cap"], three["cap_reason"]) == (12, "as given")
+    assert everything["losses"][0] != three["losses"][0]
+    assert result_in(tmp_path / "out")["data"]["name"] == "own.txt"
+
+
+def test_a_model_of_hugging_face_is_one_of_the_group(pair, tmp_path):
+    from interop.test_causal import saved_gpt2
+
+    size = len(load(pair[0]).vocabulary)
+    saved_gpt2(tmp_path / "gpt2", vocab_size=size)
+    words = ["recl", str(pair[0]), str(tmp_path / "gpt2"), *SMALL, f"out={tmp_path / 'out'}"]
+    assert main(words) == 0
+    result = result_in(tmp_path / "out")
+    assert result["models"][1]["cap"] == 16
+    assert result["models"][1]["cap_reason"].startswith("the positions it was made for")
+
+
+def test_what_is_wrong_is_said_in_a_line(pair, capsys, tmp_path, run_here):
+    xl, vanilla = map(str, pair)
+    other = tmp_path / "other.txt"
+    other.write_text(tiny_text().replace("fox", "FOX"))
+    stranger = run_here(*TINY, f"data.path={other}", "trainer.max_steps=1", directory=tmp_path / "stranger")
+    trained = load(xl)
+    del trained.description["vocabulary"], trained.description["data"]
+    export(trained.model, trained.description, tmp_path / "bare.safetensors")
+    for words, message in {
+        (xl, str(stranger)): f"the tokens of {stranger} (",
+        (str(tmp_path / "bare.safetensors"),): "no model of the group knows its vocabulary",
+        (xl, "longest=3000"): "longest context, 3,000",
+        (xl, "positions=100000"): "positions=100000 must be from 1 to",
+        (xl, "positions=5"): "r=0.1 of 5 positions is less than one; use 10 or more",
+        (xl, "split=tset"): "split=tset: expected one of train, valid, test",
+        (xl, "lenghts=3"): "there is no setting lenghts; did you mean",
+        (xl, vanilla, "names=a"): "names=a: expected 2 different names, one a model",
+        (xl, vanilla, "cap=[1,2,3]"): "cap has 3 values for 2 models",
+        (xl, xl): "a model is named twice; tell them apart by names=",
+        ("step=3",): "name at least one model",
+    }.items():
+        capsys.readouterr()
+        assert main(["recl", *SMALL, *words]) == 1
+        said = capsys.readouterr().err
+        assert said.startswith("error: ")
+        assert said.count("\n") == 1
+        assert message in said
+
+
+def test_names_are_the_shortest_ends_that_differ(tmp_path):
+    paths = [tmp_path / "xl/seed1", tmp_path / "xl/seed2", tmp_path / "no/seed1"]
+    assert group.names_of(paths) == ["xl/seed1", "xl/seed2", "no/seed1"]
+    assert group.names_of(paths[:2]) == ["seed1", "seed2"]
+
+
+def test_a_model_that_reads_ahead_reads_each_context_by_itself(run_here, text_file, tmp_path):
+    words = [*TINY, f"data.path={text_file}", "trainer.max_steps=2", "position=sinusoidal"]
+    words += ["position.from_end=true", "training.memory_length=0", "evaluation.memory_length=0"]
+    run = run_here(*words)
+    assert main(["recl", str(run), *SMALL, f"out={tmp_path / 'out'}"]) == 0
+    (model,) = result_in(tmp_path / "out")["models"]
+    kept = np.load(tmp_path / "out" / model["scores"])
+    text, trained = load(run).corpus().tokens["test"], load(run).model
+    reader = contexts.TransformerReader(trained)
+    place = int(kept["positions"][3])
+    window = torch.from_numpy(text[place - 12 : place + 1].astype(np.int64))[None]
+    assert kept["scores"][1, 3] == pytest.approx(reader.scores(window, [12]).item(), abs=1e-5)
