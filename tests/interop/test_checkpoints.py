@@ -294,7 +294,7 @@ def test_the_checkpoint_of_a_run_is_all_it_takes(tmp_path):
     loaded, description = load_foreign(tmp_path / "last.ckpt")
     assert_same(model, loaded)
     assert loaded.position.key_length == 64
-    assert description["reading"] == READING | {"clamp_length": 3}
+    assert description["reading"] == READING | {"segment_length": 24, "clamp_length": 3}
     assert description["vocabulary"]["lines"][12] == "12"
     export(loaded, description, tmp_path / "model.safetensors")
     again, same = load_foreign(tmp_path / "model.safetensors")

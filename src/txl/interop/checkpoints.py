@@ -130,7 +130,8 @@ def _load_run(checkpoint: Mapping[str, Any], path: Path, trust: bool) -> tuple[T
                 "key_length": training["segment_length"] + training["memory_length"],
             },
             "reading": {
-                name: evaluation.get(name) for name in ("memory_length", "attention_length", "clamp_length")
+                name: evaluation.get(name)
+                for name in ("segment_length", "memory_length", "attention_length", "clamp_length")
             },
             "vocabulary": vocabulary,
         }

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from txl.data import Corpus, Vocabulary
@@ -46,6 +47,26 @@ class Trained:
             return self.source
         folder = self.source.resolve().parent
         return folder.parent if folder.name == "checkpoints" else folder
+
+    def encoded(self, text: bytes, name: str) -> np.ndarray:
+        """Return the ids of a text of one's own, read as the corpus of the training was.
+
+        Args:
+            text: UTF-8, or any bytes where they are the unit.
+            name: what errors call it.
+
+        Raises:
+            ValueError: a symbol that the vocabulary does not hold, no UTF-8, or no vocabulary.
+        """
+        if self.vocabulary is None:
+            raise ValueError(f"{self.source} does not know its vocabulary, so {name} cannot be read with it")
+        data = self.description.get("data") or {"settings": {}}
+        if data["settings"].get("newlines") == "drop":
+            text = text.replace(b"\n", b"")
+        try:
+            return self.vocabulary.encode(text)
+        except ValueError as error:  # which UnicodeDecodeError is too
+            raise ValueError(f"{name} cannot be read with the vocabulary of {self.source}: {error}") from error
 
     def corpus(self) -> Corpus:
         """Return the corpus of the training, prepared again if need be.
