@@ -66,7 +66,9 @@ class Trained:
         try:
             return self.vocabulary.encode(text)
         except ValueError as error:  # which UnicodeDecodeError is too
-            raise ValueError(f"{name} cannot be read with the vocabulary of {self.source}: {error}") from error
+            raise ValueError(
+                f"{name} cannot be read with the vocabulary of {self.source}: {error}"
+            ) from error
 
     def corpus(self) -> Corpus:
         """Return the corpus of the training, prepared again if need be.

@@ -66,8 +66,7 @@ class Evaluate:
             raise ValueError(f"split={self.split}: expected valid, test or train")
         positive = ("segment_length", "clamp_length", "batch_size", "stride", "reset_every", "tokens")
         named = {key: getattr(self, key) for key in positive}
-        for length in self.attention_length or []:
-            named[f"attention_length={length}: each"] = length
+        named |= {"attention_length": min(self.attention_length or [1])}
         for key, value in named.items():
             if value is not None and value < 1:
                 raise ValueError(f"{key}={value} must be positive")
@@ -149,7 +148,9 @@ def tokens_of(trained: Trained, asked: Evaluate) -> tuple[np.ndarray, str]:
             console.print(f"{asked.text}: {len(tokens):,} words, {rate:.2%} of them unknown", soft_wrap=True)
     tokens = tokens[: None if asked.tokens is None else asked.tokens + 1]
     if len(tokens) < 2:
-        raise ValueError(f"{what}: {len(tokens)} tokens; scoring needs at least 2, one to read and one to score")
+        raise ValueError(
+            f"{what}: {len(tokens)} tokens; scoring needs at least 2, one to read and one to score"
+        )
     return tokens, what
 
 
@@ -175,13 +176,11 @@ def readings_of(trained: Trained, asked: Evaluate, length: int) -> list[Reading]
                 memory = attention - 1
             sizes = segment, memory, attention, segment
         longest, size, reach, stride = sizes
-        reading = Reading(
-            asked.batch_size, longest, size, reach, stride, asked.reset_every, asked.warm_up
-        )
-        context = attention if given else reading.longest_attention - longest + 1
-        if max(context, size) > length:
+        reading = Reading(asked.batch_size, longest, size, reach, stride, asked.reset_every, asked.warm_up)
+        context = max(attention if given else 0, asked.memory_length or 0)
+        if context > length:  # of what was asked for: a short text may be read with the lengths of the run
             raise ValueError(
-                f"a context of {max(context, size):,} tokens is longer than the text, which has {length:,}; "
+                f"a context of {context:,} tokens is longer than the text, which has {length:,}; "
                 "use a smaller attention_length or memory_length, or more text"
             )
         readings.append(reading)
@@ -219,7 +218,8 @@ def scored(trained: Trained, tokens: np.ndarray, reading: Reading) -> tuple[dict
         "reset_every": reading.reset_every,
         "batch_size": reading.batch_size,
     }
-    for name, value in {"": loss, "_low": loss - half, "_high": loss + half}.items():
+    bounds = {"_low": loss - half, "_high": loss + half} if half == half else {}  # too few scores for any
+    for name, value in {"": loss, **bounds}.items():
         entry[f"loss{name}"], entry[f"perplexity{name}"] = value, perplexity(value)
         if trained.vocabulary.unit in ("byte", "char"):
             entry[f"bits_per_character{name}"] = bits(value)
@@ -245,14 +245,14 @@ def as_table(result: dict[str, Any]):
     for heading in ("attention", "memory", "segment", name, "95 %", "scored", "warm-up", "ms/token"):
         table.add_column(heading, justify="right")
     for entry in result["attention"]:
-        half = (entry[f"{key}_high"] - entry[f"{key}_low"]) / 2
+        half = (entry[f"{key}_high"] - entry[f"{key}_low"]) / 2 if f"{key}_low" in entry else None
         table.add_row(
             f"{entry['attention_length']:,}",
             f"{entry['memory_length']:,}",
             f"{entry['segment_length']:,}"
             + (f" by {entry['stride']}" if entry["stride"] < entry["segment_length"] else ""),
             f"{entry[key]:.{digits}f}" + (" (partial)" if entry["partial"] else ""),
-            f"± {half:.{digits}f}" if half == half else "",
+            "" if half is None else f"± {half:.{digits}f}",
             f"{entry['tokens_scored']:,}",
             "" if entry["tokens_of_warm_up"] is None else f"{entry['tokens_of_warm_up']:,}",
             f"{entry['milliseconds_per_token']:.3g}",
