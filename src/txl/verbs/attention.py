@@ -199,6 +199,7 @@ def _read(reading) -> tuple[AttentionMeans, bool]:
         except KeyboardInterrupt:
             if means is None or not means.tokens:
                 raise
+            bar.console.print("interrupted: writing down what was read until now")
             return means, False
     return means, True
 
