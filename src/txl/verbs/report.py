@@ -22,17 +22,34 @@ def add_to(verbs: argparse._SubParsersAction) -> None:
         help="of a sweep, of a run, or a folder with runs below it; several become one table. "
         "out=DIR: where the files go, if not into the one DIR",
     )
+    verb.add_argument(
+        "--wandb",
+        action="store_true",
+        help="make a report and a workspace on W&B as well; without a login their file wandb_report.json",
+    )
+    for name in ("project", "entity"):
+        verb.add_argument(
+            f"--wandb-{name}", metavar="NAME", help=f"the {name} on W&B, if not that of the runs"
+        )
     verb.set_defaults(run=_report)
 
 
 def _report(arguments: argparse.Namespace) -> int:
     from txl.report.tables import summary_of, write_tables
 
+    project, entity = arguments.wandb_project, arguments.wandb_entity
+    if (project or entity) and not arguments.wandb:
+        raise ValueError("--wandb-project and --wandb-entity say where --wandb publishes; add --wandb")
     directories, out = _sorted_out(arguments.words)
     paths = write_tables(directories, out)
     console.print(summary_of(directories, console.width))
     for path in paths:
         console.print(os.path.relpath(path), markup=False, soft_wrap=True)
+    if arguments.wandb:
+        from txl.report.wandb_report import publish
+
+        for line in publish(directories, paths[0].parent, project, entity):
+            console.print(line, markup=False, soft_wrap=True)
     return 0
 
 
