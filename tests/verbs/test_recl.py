@@ -18,24 +18,26 @@ SMALL = ["start=6", "step=6", "longest=24", "positions=40", "device=cpu"]
 
 
 @pytest.fixture
-def pair(run_here, text_file, tmp_path):
-    """The directories of two runs on the same text: recurrent, and with places in a segment of 16."""
-    words = [*TINY, f"data.path={text_file}", "trainer.max_steps=2"]
-    vanilla = ["position=learned", "training.memory_length=0", "evaluation.memory_length=0"]
-    return (
-        run_here(*words, directory=tmp_path / "xl"),
-        run_here(*words, *vanilla, directory=tmp_path / "vanilla"),
-    )
+def xl(run_here, text_file, tmp_path):
+    """The directory of a recurrent run."""
+    return run_here(*TINY, f"data.path={text_file}", "trainer.max_steps=2", directory=tmp_path / "xl")
+
+
+@pytest.fixture
+def vanilla(run_here, text_file, tmp_path):
+    """The directory of a run on the same text with places in segments of 16, and no memory."""
+    words = ["position=learned", "training.memory_length=0", "evaluation.memory_length=0"]
+    words += [f"data.path={text_file}", "trainer.max_steps=2"]
+    return run_here(*TINY, *words, directory=tmp_path / "vanilla")
 
 
 def result_in(folder):
     return json.loads((folder / "recl.json").read_text())
 
 
-def test_a_group_is_scored_shown_and_drawn(pair, capsys, tmp_path):
-    words = ["recl", *map(str, pair), *SMALL]
-    assert main(words) == 0
-    (folder,) = (pair[0] / "evaluations").glob("recl-*")
+def test_a_group_is_scored_shown_and_drawn(xl, vanilla, capsys):
+    assert main(["recl", str(xl), str(vanilla), *SMALL]) == 0
+    (folder,) = (xl / "evaluations").glob("recl-*")
     result, shown = result_in(folder), capsys.readouterr().out
     assert "vanilla reads at most 16 bytes: its encoding knows places within a segment" in shown
     xl, vanilla = result["models"]
@@ -55,16 +57,16 @@ def test_a_group_is_scored_shown_and_drawn(pair, capsys, tmp_path):
         assert (folder / "figures" / f"{name}.pdf").read_bytes().startswith(b"%PDF")
 
 
-def test_other_shares_and_thresholds_need_no_new_scores(pair, monkeypatch):
-    assert main(["recl", str(pair[0]), *SMALL]) == 0
+def test_other_shares_and_thresholds_need_no_new_scores(xl, monkeypatch):
+    assert main(["recl", str(xl), *SMALL]) == 0
     monkeypatch.setattr(group.TransformerReader, "scores", None)
-    assert main(["recl", str(pair[0]), *SMALL, "r=[0.2,0.3]", "threshold=0.5"]) == 0
-    (folder,) = (pair[0] / "evaluations").glob("recl-*")
+    assert main(["recl", str(xl), *SMALL, "r=[0.2,0.3]", "threshold=0.5"]) == 0
+    (folder,) = (xl / "evaluations").glob("recl-*")
     assert [of["r"] for of in result_in(folder)["models"][0]["effective"]] == [0.2, 0.3]
 
 
-def test_what_was_interrupted_is_taken_up_again(pair, monkeypatch, capsys, tmp_path):
-    words = ["recl", str(pair[0]), *SMALL, "batch_size=4", f"out={tmp_path / 'here'}"]
+def test_what_was_interrupted_is_taken_up_again(xl, monkeypatch, capsys, tmp_path):
+    words = ["recl", str(xl), *SMALL, "batch_size=4", f"out={tmp_path / 'here'}"]
     whole, calls, scores = tmp_path / "whole", [], group.TransformerReader.scores
     assert main([*words, f"out={whole}"]) == 0
 
@@ -85,10 +87,10 @@ def test_what_was_interrupted_is_taken_up_again(pair, monkeypatch, capsys, tmp_p
     assert len(list((tmp_path / "here" / "scores").iterdir())) == 1
 
 
-def test_how_far_a_query_may_see_and_a_text_of_ones_own_can_be_said(pair, tmp_path):
+def test_how_far_a_query_may_see_and_a_text_of_ones_own_can_be_said(xl, tmp_path):
     text = tmp_path / "own.txt"
     text.write_text(tiny_text(100))
-    twice = [str(pair[0]), str(pair[0]), "names=[all,three]", "attention_length=[null,3]", "cap=[null,12]"]
+    twice = [str(xl), str(xl), "names=[all,three]", "attention_length=[null,3]", "cap=[null,12]"]
     assert main(["recl", *twice, *SMALL, f"text={text}", f"out={tmp_path / 'out'}"]) == 0
     everything, three = result_in(tmp_path / "out")["models"]
     assert (everything["reading"]["attention_length"], three["reading"]["attention_length"]) == (None, 3)
@@ -97,20 +99,20 @@ def test_how_far_a_query_may_see_and_a_text_of_ones_own_can_be_said(pair, tmp_pa
     assert result_in(tmp_path / "out")["data"]["name"] == "own.txt"
 
 
-def test_a_model_of_hugging_face_is_one_of_the_group(pair, tmp_path):
+def test_a_model_of_hugging_face_is_one_of_the_group(xl, tmp_path):
     from interop.test_causal import saved_gpt2
 
-    size = len(load(pair[0]).vocabulary)
+    size = len(load(xl).vocabulary)
     saved_gpt2(tmp_path / "gpt2", vocab_size=size)
-    words = ["recl", str(pair[0]), str(tmp_path / "gpt2"), *SMALL, f"out={tmp_path / 'out'}"]
+    words = ["recl", str(xl), str(tmp_path / "gpt2"), *SMALL, f"out={tmp_path / 'out'}"]
     assert main(words) == 0
     result = result_in(tmp_path / "out")
     assert result["models"][1]["cap"] == 16
     assert result["models"][1]["cap_reason"].startswith("the positions it was made for")
 
 
-def test_what_is_wrong_is_said_in_a_line(pair, capsys, tmp_path, run_here):
-    xl, vanilla = map(str, pair)
+def test_what_is_wrong_is_said_in_a_line(xl, vanilla, capsys, tmp_path, run_here):
+    xl, vanilla = str(xl), str(vanilla)
     other = tmp_path / "other.txt"
     other.write_text(tiny_text().replace("fox", "FOX"))
     stranger = run_here(*TINY, f"data.path={other}", "trainer.max_steps=1", directory=tmp_path / "stranger")
