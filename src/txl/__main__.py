@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 
-from txl.verbs import attention, convert, describe, evaluate, parity, prepare, recl, report
+from txl.verbs import attention, convert, describe, evaluate, generate, parity, prepare, recl, report
 
-VERBS = (prepare, describe, evaluate, recl, attention, parity, convert, report)
+VERBS = (prepare, describe, evaluate, recl, attention, generate, parity, convert, report)
 
 
 def main(words: list[str] | None = None) -> int:

@@ -48,12 +48,13 @@ class Trained:
         folder = self.source.resolve().parent
         return folder.parent if folder.name == "checkpoints" else folder
 
-    def encoded(self, text: bytes, name: str) -> np.ndarray:
+    def encoded(self, text: bytes, name: str, ends: bool = True) -> np.ndarray:
         """Return the ids of a text of one's own, read as the corpus of the training was.
 
         Args:
             text: UTF-8, or any bytes where they are the unit.
             name: what errors call it.
+            ends: for words, whether the last line ends, too, if it has no newline.
 
         Raises:
             ValueError: a symbol that the vocabulary does not hold, no UTF-8, or no vocabulary.
@@ -64,7 +65,7 @@ class Trained:
         if data["settings"].get("newlines") == "drop":
             text = text.replace(b"\n", b"")
         try:
-            return self.vocabulary.encode(text)
+            return self.vocabulary.encode(text, ends)
         except ValueError as error:  # which UnicodeDecodeError is too
             raise ValueError(
                 f"{name} cannot be read with the vocabulary of {self.source}: {error}"
