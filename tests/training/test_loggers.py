@@ -160,17 +160,18 @@ def test_three_offline_jobs_of_a_sweep_leave_three_runs(train, tiny, nobody):
     assert done.stderr == ""
     runs = []
     for job in range(3):
-        directory = train.folder / "sweep" / str(job)
+        directory = train.folder / "sweep" / "base" / f"seed{job + 1}"
         (run,) = kept(directory)
         runs.append(run)
-        assert f"wandb: offline; upload with: wandb sync {directory}/wandb" in done.stdout
+        said = (directory / "console.log").read_text()
+        assert f"wandb: offline; upload with: wandb sync {directory}/wandb" in said
         results = json.loads((directory / "results.json").read_text())
         config = {key: value for key, value in run.config.items() if key != "_wandb"}
         assert config == results["config"]
         assert config["seed"] == job + 1
         assert "${" not in json.dumps(config)
-        assert (run.run.project, run.run.run_group, run.run.job_type) == ("txl", "sweep", str(job))
-        assert run.run.display_name == f"a {job}"
+        assert (run.run.project, run.run.run_group, run.run.job_type) == ("txl", "sweep", "base")
+        assert run.run.display_name == f"a base seed{job + 1}"
         assert run.step_metric == "tokens"
         lines = metrics_of(directory)
         logged = [{k: v for k, v in row.items() if not k.startswith("_")} for row in run.history]

@@ -145,7 +145,6 @@ def test_sigterm_saves_in_all_processes_and_the_same_command_goes_on(skewed):
 
 @pytest.mark.slow
 def test_a_sweep_has_one_directory_and_its_jobs_do_not_mix(skewed):
-    """The second job's rows cannot be divided: it fails by itself, the third runs."""
     words = [sys.executable, str(ROOT / "train.py"), "-m", "hydra.sweep.dir=sweep", *SKEWED, *TWO]
     words += ["trainer.max_steps=3", "training.batch_size=4,2"]
     done = subprocess.run(
@@ -157,8 +156,9 @@ def test_a_sweep_has_one_directory_and_its_jobs_do_not_mix(skewed):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert {p.name for p in skewed.folder.iterdir()} == {"sweep", "cache", "skewed.txt"}
-    for job, rows in ((0, 4), (1, 2)):
-        results = json.loads((skewed.folder / "sweep" / str(job) / "results.json").read_text())
+    for rows in (4, 2):
+        directory = skewed.folder / "sweep" / f"batch_size-{rows}" / "seed1"
+        results = json.loads((directory / "results.json").read_text())
         assert (results["status"], results["config"]["training"]["batch_size"]) == ("completed", rows)
 
 

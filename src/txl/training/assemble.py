@@ -42,9 +42,8 @@ warnings.filterwarnings("ignore", message=r".*isinstance\(treespec, LeafSpec\)")
 
 
 def run(settings: DictConfig) -> Run:
-    """Return the run directory that Hydra chose. Relative paths of the data begin where the user stood."""
-    if not OmegaConf.is_missing(settings.data, "path") and settings.data.get("path") is not None:
-        settings.data.path = to_absolute_path(os.path.expanduser(str(settings.data.path)))
+    """Return the run directory that Hydra chose."""
+    use_absolute_paths(settings)
     hydra, rank = HydraConfig.get(), processes.rank()
     processes.hold_lifeline()
     if rank:
@@ -54,6 +53,12 @@ def run(settings: DictConfig) -> Run:
     if "SLURM_JOB_ID" in os.environ and hydra.mode == RunMode.RUN and not named:
         log.warning("SLURM may start this job again, which goes on only if you give hydra.run.dir=…")
     return Run(directory, settings, overrides, Path(hydra.runtime.cwd), rank)
+
+
+def use_absolute_paths(settings: DictConfig) -> None:
+    """Let a relative path of the data begin where the user stood."""
+    if not OmegaConf.is_missing(settings.data, "path") and settings.data.get("path") is not None:
+        settings.data.path = to_absolute_path(os.path.expanduser(str(settings.data.path)))
 
 
 def started_processes(settings: DictConfig) -> bool:

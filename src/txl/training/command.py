@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import sys
@@ -10,17 +11,17 @@ from functools import wraps
 from pathlib import Path
 
 import hydra
-from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
-from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from txl.report.files import read_results
+from txl.training import sweep_words
 from txl.training.components import nearest
 from txl.training.compose import all_keys, groups
-from txl.training.processes import check_command, run_in
+from txl.training.processes import check_command, in_sweep, run_in
 
+SWEEP_FLAGS = ("-m", "--multirun")
 MISTAKES = (OmegaConfBaseException, ValueError, OSError)  # of the input: one line is enough
 
 
@@ -36,16 +37,22 @@ def command(
 
     def decorate(task: Callable[[DictConfig], None]) -> Callable[[], None]:
         asked = os.environ.get("HYDRA_FULL_ERROR", "0")
+        script = os.path.abspath(inspect.getfile(task))
 
         @wraps(task)
-        def job(settings: DictConfig) -> None:
+        def job(settings: DictConfig) -> float | None:
+            if in_sweep():
+                from txl.training.sweep_job import run_job  # which needs torch
+
+                return run_job(settings, script)
             try:
                 task(settings)
             except MISTAKES as error:
-                if asked == "1" or HydraConfig.get().mode == RunMode.MULTIRUN:  # whose other jobs go on
+                if asked == "1":
                     raise
                 # Said here, because Hydra would print all overrides before it.
                 sys.exit(f"error: {one_line(error, config_path, config_name)}")
+            return None
 
         composed = hydra.main(version_base="1.3", config_path=str(config_path), config_name=config_name)(job)
 
@@ -58,7 +65,7 @@ def command(
                     )  # a terminal that lacks a letter is no reason to stop
             os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra shall raise its errors and not print them
             try:
-                sys.argv[1:] = resumed(flags_first(sys.argv[1:]))
+                sys.argv[1:] = resumed(flags_first(ablated(sys.argv[1:])))
                 check_command(sys.argv[1:])
                 composed()
             except (HydraException, *MISTAKES) as error:
@@ -73,9 +80,17 @@ def command(
     return decorate
 
 
+def ablated(words: list[str]) -> list[str]:
+    """Return a command line without what it says of an ablation: the sweeper does that, or it is one row."""
+    if not any(word in SWEEP_FLAGS for word in words):
+        return sweep_words.of_one_row(words)
+    sweep_words.asked = sweep_words.parse(words)
+    return sweep_words.asked.others
+
+
 def flags_first(words: list[str]) -> list[str]:
     """Return a command line with `-m` at its beginning: argparse takes no overrides on both sides of it."""
-    flags = [word for word in words if word in ("-m", "--multirun")]
+    flags = [word for word in words if word in SWEEP_FLAGS]
     return [*flags, *(word for word in words if word not in flags)]
 
 

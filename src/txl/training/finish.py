@@ -22,7 +22,8 @@ from txl.training.checkpoints import BEST, Checkpoints
 from txl.training.config import Config
 from txl.training.console import console
 from txl.training.module import LanguageModel
-from txl.training.run import Run, score_of
+from txl.training.results import score_of
+from txl.training.run import Run
 
 log = logging.getLogger(__name__)
 

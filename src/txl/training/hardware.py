@@ -99,3 +99,10 @@ def device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return f"{device} ({torch.cuda.get_device_name(device)})"
     return f"cpu ({torch.get_num_threads()} threads)"
+
+
+def reason(error: BaseException) -> str:
+    """Return in words why something failed, also when memory was all that was missing."""
+    text = str(error) or type(error).__name__
+    lacking = isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in text
+    return f"out of memory: {text}" if lacking else text

@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -19,6 +20,9 @@ import pytorch_lightning as pl
 import torch
 
 log = logging.getLogger(__name__)
+
+# SLURM signals every process of a job, and a program that starts others passes on what it gets as well.
+ECHO_SECONDS = 0.5
 
 
 class Interrupted(BaseException):
@@ -53,7 +57,7 @@ class Interruption(pl.Callback):
         self.received: int | None = None
         self.in_batches = False
         self.leaving = False  # on the way out: what this signal asks for is being done
-        self._signalled = False
+        self._first: float | None = None  # when the first signal came
 
     def __enter__(self) -> Interruption:
         self._before = {number: signal.signal(number, self._handle) for number in self.signals}
@@ -64,7 +68,10 @@ class Interruption(pl.Callback):
             signal.signal(number, handler)
 
     def _handle(self, number: int, _: FrameType | None) -> None:
-        again, self._signalled = self._signalled, True
+        now, first = time.monotonic(), self._first
+        if first is not None and now - first <= ECHO_SECONDS:
+            return
+        again, self._first = first is not None, now
         self.received = self.received or number
         if not self.leaving and (again or not self.in_batches):
             raise Interrupted(number)

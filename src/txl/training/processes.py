@@ -2,7 +2,7 @@
 
 torchrun and SLURM start the processes themselves. Without them the program that the user started only starts
 one process a device, passes signals on, and when one of them fails ends the others: none waits for ever for
-one that has gone. Each job of a sweep so has processes of its own.
+one that has gone. Each job of a sweep has processes of its own in the same way, also where there is only one.
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import IO
 
 import torch
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from lightning_fabric.plugins.environments import (
     ClusterEnvironment,
     LightningEnvironment,
@@ -37,11 +40,16 @@ def environment() -> ClusterEnvironment:
     if torch.distributed.is_torchelastic_launched():
         return TorchElasticEnvironment()
     try:
-        if LIFELINE not in os.environ and SLURMEnvironment.detect():
+        if LIFELINE not in os.environ and not in_sweep() and SLURMEnvironment.detect():
             return SLURMEnvironment(auto_requeue=False)  # the interruption does it, see there
     except RuntimeError as error:  # what Lightning cannot use of SLURM's settings
         raise ConfigError(f"SLURM: {error}") from error
     return LightningEnvironment()
+
+
+def in_sweep() -> bool:
+    """Return whether this is a job of a sweep, whose processes are started here, one SLURM task or not."""
+    return HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
 
 
 def started_elsewhere() -> int | None:
@@ -129,19 +137,29 @@ def to_be_started(config: Config) -> bool:
     return world_size(config.trainer) > 1 and started_elsewhere() is None and LIFELINE not in os.environ
 
 
-def start(config: Config, directory: Path, overrides: Sequence[str]) -> None:
+def start(
+    config: Config,
+    directory: Path,
+    overrides: Sequence[str],
+    program: Sequence[str] | None = None,
+    output: IO | None = None,
+    asked_to_stop: Callable[[], int | None] = lambda: None,
+) -> None:
     """Run this program once for each device, with the same settings in the same run directory.
 
     Args:
         config: the settings.
         directory: of the run.
         overrides: what the user changed on the command line.
+        program: the script and the options that say where its settings are; `None` for this one's.
+        output: where they print to; `None` for where this one does.
+        asked_to_stop: called again and again; a signal that it returns is passed on.
 
     Raises:
         SystemExit: a process did not end well; its exit code, or 128 and the signal that this one received.
     """
-    command = [sys.executable, os.path.abspath(sys.argv[0]), *config_options(sys.argv[1:])]
-    command += [*overrides, run_in(directory)]
+    program = program or [os.path.abspath(sys.argv[0]), *config_options(sys.argv[1:])]
+    command = [sys.executable, *program, *overrides, run_in(directory)]
     reading, writing = os.pipe()
     world = world_size(config.trainer)
     shared = {
@@ -158,17 +176,29 @@ def start(config: Config, directory: Path, overrides: Sequence[str]) -> None:
         received.append(number)
         _signal(running, number)
 
+    def look_around() -> None:
+        number = asked_to_stop()
+        if number is not None and number not in received:
+            pass_on(number)
+
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
     before = {number: signal.signal(number, pass_on) for number in numbers}
     try:
         for local_rank in range(world):
             child = os.environ | shared | {"LOCAL_RANK": str(local_rank)}
             # A session of its own: Ctrl-C reaches this program alone, which passes it on once.
-            process = subprocess.Popen(command, env=child, pass_fds=[reading], start_new_session=True)
+            process = subprocess.Popen(
+                command,
+                env=child,
+                pass_fds=[reading],
+                start_new_session=True,
+                stdout=output,
+                stderr=output and subprocess.STDOUT,
+            )
             running.append(process)
             if received:
                 process.send_signal(received[-1])
-        failed = _wait(running)
+        failed = _wait(running, look_around)
     finally:
         _signal(running, signal.SIGKILL)
         os.close(reading)
@@ -184,9 +214,14 @@ def start(config: Config, directory: Path, overrides: Sequence[str]) -> None:
 
 
 def run_in(directory: Path) -> str:
-    """Return the word of a command line that names the run directory, whatever letters it has."""
-    place = str(directory).replace("\\", "\\\\").replace("'", "\\'")
-    return f"hydra.run.dir='{place}'"
+    """Return the word of a command line that names the run directory."""
+    return f"hydra.run.dir={quoted(directory)}"
+
+
+def quoted(value: object) -> str:
+    """Return a value as Hydra reads it from a command line, whatever letters it has."""
+    text = str(value).replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{text}'"
 
 
 def config_options(words: Sequence[str]) -> list[str]:
@@ -215,12 +250,20 @@ class ProcessError(RuntimeError):
 
     def __init__(self, number: int, world: int, code: int) -> None:
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        super().__init__(f"process {number} of {world} {how}; the others were ended")
+        if code == -signal.SIGKILL:  # so ends whom the kernel chooses when memory runs out
+            how += ", perhaps for lack of memory"
+        several = f"process {number} of {world} {how}; the others were ended"
+        super().__init__(several if world > 1 else f"the process {how}")
         self.number, self.has_ended = number, code > 0
 
 
-def _wait(running: Sequence[subprocess.Popen]) -> int | None:
-    """Wait until all have ended; return which one failed first, having ended the others."""
+def _wait(running: Sequence[subprocess.Popen], look_around: Callable[[], None]) -> int | None:
+    """Wait until all have ended; return which one failed first, having ended the others.
+
+    Args:
+        running: the processes.
+        look_around: called again and again while waiting.
+    """
     failed, deadline = None, float("inf")
     while None in [process.poll() for process in running]:
         if failed is None:
@@ -231,6 +274,7 @@ def _wait(running: Sequence[subprocess.Popen]) -> int | None:
                     _signal(running, signal.SIGTERM)
         if time.monotonic() > deadline:
             _signal(running, signal.SIGKILL)
+        look_around()
         time.sleep(0.05)
     return failed if failed is not None else _first_failed(running)
 

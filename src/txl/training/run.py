@@ -10,12 +10,9 @@ import fcntl
 import json
 import logging
 import os
-import platform
 import signal
-import subprocess
 import time
 from datetime import datetime, timezone
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -23,23 +20,27 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from pytorch_lightning.utilities.exceptions import MisconfigurationException, SIGTERMException
 
-import txl
 from txl.data import Corpus
-from txl.evaluation.scores import ScoreSum, bits, perplexity
+from txl.evaluation.scores import ScoreSum
 from txl.report import draw_learning_curve
 from txl.report.files import read_results
 from txl.training import processes
 from txl.training.checkpoints import LAST, newest
 from txl.training.config import Evaluation
 from txl.training.guard import DivergedError
+from txl.training.hardware import reason
 from txl.training.interruption import Interrupted, Interruption, queue_again
 from txl.training.metrics import RunLogger, finite
+from txl.training.results import begun, score_of
 
 log = logging.getLogger(__name__)
 
-SCHEMA = 1
 # What is wrong with the input and not with the program: one line is enough, the traceback goes to train.log.
 INPUT_ERRORS = (ValueError, OSError, ImportError, MisconfigurationException)
+
+
+class InUseError(ValueError):
+    """Another process is at the directory."""
 
 
 class Run:
@@ -69,24 +70,8 @@ class Run:
         self.preparing = True  # until the first step an error is the input's, and one line
         self.interruption = Interruption(self.note_failure)
         self.loggers: list[RunLogger] = []
-        self.results: dict[str, Any] = {
-            "schema": SCHEMA,
-            "name": settings.get("name"),
-            "status": "interrupted",
-            "error": "the process was killed",
-            "seed": settings.get("seed"),
-            "overrides": overrides,
-            "config": OmegaConf.to_container(settings, resolve=True),
-            "model": None,
-            "data": None,
-            "training": None,
-            "valid": None,
-            "test": None,
-            "attention": None,
-            "versions": versions(),
-            "git": git(Path(__file__).parent),
-            "finished_at": None,
-        }
+        config = OmegaConf.to_container(settings, resolve=True)
+        self.results = begun(settings.get("name"), settings.get("seed"), overrides, config)
         self.settings = settings
 
     def look(self) -> int:
@@ -184,7 +169,7 @@ class Run:
         stopped = self.interruption.received or isinstance(error, (Interrupted, SIGTERMException))
         if stopped or self.status() != "interrupted":  # so it is while a run goes on
             return
-        message = str(error) or type(error).__name__
+        message = reason(error)
         if self.rank:
             record_failure(self.directory, f"process {self.rank}: {message}", self.results)
         else:
@@ -236,7 +221,7 @@ class Run:
             return
         received = self.interruption.received
         stopped = received or isinstance(error, (Interrupted, KeyboardInterrupt, SIGTERMException))
-        message = str(Interrupted(received) if received else error) or kind.__name__
+        message = reason(Interrupted(received) if received else error)
         if self.rank:
             if not stopped:
                 log.error("process %d: %s", self.rank, message, exc_info=(kind, error, trace))
@@ -270,32 +255,16 @@ class Run:
                 log.warning("logger %s could not be closed: %s", logger.name, error, exc_info=True)
 
 
-def score_of(scores: ScoreSum, unit: str, settings: Evaluation) -> dict[str, Any]:
-    """Return a score for `results.json`, with the settings it was measured under."""
-    return {
-        "loss": scores.loss,
-        "perplexity": perplexity(scores.loss),
-        "bits_per_character": bits(scores.loss) if unit in ("byte", "char") else None,
-        "tokens_scored": scores.count,
-        "segment_length": settings.segment_length,
-        "memory_length": settings.memory_length,
-        "attention_length": settings.longest_attention,
-        "clamp_length": settings.clamp_length,
-        "half_loss": settings.loss == "half",
-        "stride": settings.step,
-        "batch_size": settings.batch_size,
-    }
-
-
-def lock(directory: Path, seconds: float = 10.0) -> int:
-    """Return a descriptor that keeps other processes out of a run directory until this one ends.
+def lock(directory: Path, seconds: float = 10.0, setting: str = "hydra.run.dir") -> int:
+    """Return a descriptor that keeps other processes out of a directory until this one ends.
 
     Args:
-        directory: of the run.
+        directory: of a run or a sweep.
         seconds: to wait for one that is about to end.
+        setting: what chooses the directory.
 
     Raises:
-        ValueError: another process is at it.
+        InUseError: another process is at it.
     """
     descriptor = os.open(directory, os.O_RDONLY)
     deadline = time.monotonic() + seconds
@@ -306,8 +275,8 @@ def lock(directory: Path, seconds: float = 10.0) -> int:
         except BlockingIOError:
             if time.monotonic() > deadline:
                 os.close(descriptor)
-                raise ValueError(
-                    f"another process is running in {directory}; wait for it, or choose another hydra.run.dir"
+                raise InUseError(
+                    f"another process is running in {directory}; wait for it, or choose another {setting}"
                 ) from None
             time.sleep(0.1)
         except OSError:  # a file system without locks
@@ -321,14 +290,28 @@ MAY_CHANGE = (
 )  # fmt: skip
 
 
-def check_same(directory: Path, earlier: dict[str, Any], now: dict[str, Any]) -> None:
-    """Raise ValueError unless a run goes on with the settings that it had."""
+def check_same(
+    directory: Path,
+    earlier: dict[str, Any],
+    now: dict[str, Any],
+    may_change: tuple[str, ...] = MAY_CHANGE,
+    setting: str = "hydra.run.dir",
+) -> None:
+    """Raise ValueError unless a run goes on with the settings that it had.
+
+    Args:
+        directory: of the run.
+        earlier: its settings.
+        now: those to go on with.
+        may_change: how the keys begin that may differ.
+        setting: what chooses the directory.
+    """
     before, after = flat(earlier), flat(now)
     for key in sorted(before.keys() | after.keys()):
-        if before.get(key) != after.get(key) and not key.startswith(MAY_CHANGE):
+        if before.get(key) != after.get(key) and not key.startswith(may_change):
             raise ValueError(
                 f"{directory} holds a run with {key}={before.get(key)}, not {after.get(key)}; go on with the "
-                "same settings, or choose another hydra.run.dir"
+                f"same settings, or choose another {setting}"
             )
 
 
@@ -374,27 +357,3 @@ def write_whole(path: Path, text: str) -> None:
     except OSError:
         part.unlink(missing_ok=True)
         raise
-
-
-def versions() -> dict[str, str]:
-    """Return the versions that a result depends on."""
-    found = {"txl": txl.__version__, "python": platform.python_version()}
-    for package in ("torch", "pytorch-lightning", "hydra-core", "numpy"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "unknown"
-    return found
-
-
-def git(folder: Path) -> dict[str, Any] | None:
-    """Return the commit of the code and whether it was changed since; `None` outside a checkout."""
-
-    def ask(*words: str) -> str:
-        command = ["git", "-C", str(folder), *words]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
-
-    try:
-        return {"commit": ask("rev-parse", "HEAD"), "changed": bool(ask("status", "--porcelain"))}
-    except (OSError, subprocess.SubprocessError):
-        return None

@@ -38,7 +38,7 @@ class Wandb(RunLogger):
         entity: user or team; `None` for the default of who is logged in.
         name: what the run is called; `None` for the name of the settings and of the directory.
         group: runs that belong together; `None` for the sweep, if it is one.
-        job_type: what the run is in its group; `None` for the job's place in the sweep.
+        job_type: what the run is in its group; `None` for the row of the sweep.
         offline: do not connect even where one is logged in.
 
     Raises:
@@ -58,13 +58,13 @@ class Wandb(RunLogger):
     ) -> None:
         super().__init__()
         self.directory = Path(directory)
-        sweep, job = sweep_of(self.directory)
+        sweep, row, called = sweep_of(self.directory)
         self.settings = {
             "project": project,
             "entity": entity,
-            "name": name or f"{config['name']} {self.directory.name}",
+            "name": name or f"{config['name']} {called}",
             "group": group or sweep,
-            "job_type": job_type or job,
+            "job_type": job_type or row,
             "config": config,
         }
         self.run: wandb.Run | None = None
@@ -92,7 +92,9 @@ class Wandb(RunLogger):
         kept = self.directory / "wandb" / "id"
         if not kept.exists():
             kept.parent.mkdir(exist_ok=True)
-            kept.write_text(secrets.token_hex(4), "ascii")
+            # An agent of W&B's own sweeps knows its run by an id that it gave.
+            given = os.environ.get("WANDB_RUN_ID") if "WANDB_SWEEP_ID" in os.environ else None
+            kept.write_text(given or secrets.token_hex(4), "ascii")
         settings = self.settings | {"id": kept.read_text("ascii").strip(), "dir": self.directory}
         try:
             if self.mode == "online" and wandb.login(prompt=False, verify=False):
@@ -164,9 +166,10 @@ def refusal(error: Exception) -> str:
     return f"{'.'.join(map(str, first['loc']))}={first['input']!r}: {first['msg']}"
 
 
-def sweep_of(directory: Path) -> tuple[str | None, str | None]:
-    """Return the name of the sweep that a run directory belongs to, and its place in it."""
+def sweep_of(directory: Path) -> tuple[str | None, str | None, str]:
+    """Return the name of the sweep that a run directory belongs to, its row, and what to call the run."""
     for parent in directory.parents[:2]:
-        if (parent / "multirun.yaml").exists():  # Hydra writes it before the first job
-            return parent.name, directory.relative_to(parent).as_posix()
-    return None, None
+        if (parent / "sweep.json").exists():  # the sweep writes it before the first job
+            place = directory.relative_to(parent)
+            return parent.name, place.parts[0], " ".join(place.parts)
+    return None, None, directory.name

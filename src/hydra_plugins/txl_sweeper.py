@@ -1,0 +1,27 @@
+"""Hydra finds its plugins here. What the sweeper does stands in `txl.training.sweep`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hydra.plugins.sweeper import Sweeper
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig
+
+
+class TxlSweeper(Sweeper):
+    """Runs every row with every seed in one directory, and goes on where an earlier call ended."""
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        """Keep what Hydra gives. The launcher is made later, when the sweep's directory is known."""
+        self.hydra_context, self.task_function, self.config = hydra_context, task_function, config
+
+    def sweep(self, arguments: list[str]) -> Any:
+        """Run the sweep.
+
+        Args:
+            arguments: the overrides of the command line, without those of Hydra.
+        """
+        from txl.training.sweep import sweep  # here, because Hydra imports every plugin at every start
+
+        return sweep(self.hydra_context, self.task_function, self.config, arguments)

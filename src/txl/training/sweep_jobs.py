@@ -1,0 +1,193 @@
+"""The jobs of a sweep: its rows, each with the product of what the command line sweeps over."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import itertools
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from hydra.types import HydraContext
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+
+from txl.report.files import read_results
+from txl.training.ablations import last_of_each
+from txl.training.assemble import use_absolute_paths
+from txl.training.checkpoints import newest
+from txl.training.command import MISTAKES, one_line
+from txl.training.components import ConfigError
+from txl.training.compose import CONF
+from txl.training.config import check
+from txl.training.processes import quoted
+from txl.training.run import MAY_CHANGE, check_same
+from txl.training.sweep_job import status_of
+
+NO_ROW = "base"  # the row of a sweep over seeds alone
+LONGEST = 100  # letters of a row's name, which is a directory
+
+
+@dataclass
+class Job:
+    """One run of a sweep.
+
+    Attributes:
+        row: of the table.
+        overrides: those of the row, then those of the command line.
+        seed: of its random numbers.
+        settings: composed; `None` if they cannot be.
+        config: the same with all values resolved, as `results.json` has it.
+        error: why they cannot be composed.
+    """
+
+    row: str
+    overrides: list[str]
+    seed: int = 1
+    settings: DictConfig | None = None
+    config: dict[str, Any] | None = None
+    error: str | None = None
+
+    @property
+    def directory(self) -> str:
+        """Its run directory in that of the sweep."""
+        return f"{self.row}/seed{self.seed}"
+
+    def words(self, sweep: Path) -> list[str]:
+        """Return what a launcher needs to know of it.
+
+        Args:
+            sweep: the sweep's directory.
+        """
+        place = [f"hydra.sweep.dir={quoted(sweep)}", f"hydra.sweep.subdir={quoted(self.directory)}"]
+        return [*self.overrides, *place]
+
+    def check_directory(self, sweep: Path) -> str | None:
+        """Return the status that this job's run directory has; `None` if it has not begun.
+
+        Raises:
+            ValueError: what it holds was begun with other settings.
+        """
+        directory = sweep / self.directory
+        status = status_of(directory)
+        earlier = read_results(directory)["config"] if status else None
+        if earlier is None or self.config is None:
+            return status
+        # How long it trains may change while it goes on, not when it is done.
+        may_change = tuple(key for key in MAY_CHANGE if status != "completed" or key != "trainer.max_steps")
+        if status == "completed" or newest(directory / "checkpoints"):
+            check_same(directory, earlier, self.config, may_change, "directory: hydra.sweep.dir=…")
+        return status
+
+
+def make_jobs(
+    arguments: list[str], rows: dict[str, list[str]], context: HydraContext, master: DictConfig
+) -> tuple[list[Job], list[str]]:
+    """Return the jobs of a sweep, composed, and the names of the variants that each row has.
+
+    Args:
+        arguments: the overrides of the command line.
+        rows: the overrides of each row.
+        context: Hydra's, to compose settings.
+        master: the settings of the sweep itself.
+
+    Raises:
+        HydraException: what the command line says cannot be read.
+        ConfigError: a sweep over what has no list of values.
+    """
+    parsed = OverridesParser.create(config_loader=context.config_loader).parse_overrides(arguments)
+    axes = [_values(override) for override in parsed]
+    swept = [override.is_sweep_override() for override in parsed]
+    jobs, variants = [], {}
+    for (row, own), words in itertools.product(rows.items(), itertools.product(*axes)):
+        moving = [word for word, moves in zip(words, swept, strict=True) if moves]
+        variant = variant_name([word for word in moving if not word.startswith("seed=")])
+        variants[variant] = None
+        jobs.append(Job(row_name(row, variant), last_of_each([*own, *words])))
+    for job in jobs:
+        _compose(job, context, master)
+    _tell_apart(jobs)
+    return jobs, list(variants)
+
+
+def row_name(row: str, variant: str) -> str:
+    """Return what a variant of a row is called."""
+    return "_".join(part for part in (row if row != NO_ROW or not variant else "", variant) if part)
+
+
+def _values(override: Override) -> list[str]:
+    """Return the words that an override of the command line stands for."""
+    if not override.is_sweep_override():
+        return [override.input_line]
+    if not override.is_discrete_sweep():
+        raise ConfigError(
+            f"{override.input_line} names no list of values; give one: {override.key_or_group}=1,2,3, or "
+            "use a sweeper that searches: hydra/sweeper=optuna"
+        )
+    return [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]
+
+
+def variant_name(words: Iterable[str]) -> str:
+    """Return a name for a directory, made of what distinguishes a job: "position-rotary_n_layer-4"."""
+    parts = [word.lstrip("+~").partition("=") for word in words]
+    said = [f"{key.rpartition('.')[2]}-{value.strip(' []/')}" for key, _, value in parts]
+    name = re.sub(r"[^A-Za-z0-9.+_-]+", "-", "_".join(said)).strip("-")
+    if len(name) > LONGEST:
+        name = f"{name[: LONGEST - 9]}-{short_hash(said)}"
+    return name
+
+
+def short_hash(words: Iterable[str]) -> str:
+    """Return 8 hexadecimal digits that stand for some words in any order."""
+    return hashlib.sha256("\0".join(sorted(words)).encode()).hexdigest()[:8]
+
+
+def _compose(job: Job, context: HydraContext, master: DictConfig) -> None:
+    """Compose a job's settings and check them, or note what is wrong."""
+    seeds = [word for word in job.overrides if re.fullmatch(r"seed=\d+", word)]
+    job.seed = int(seeds[-1].removeprefix("seed=")) if seeds else master.seed
+    before = HydraConfig.instance().cfg
+    try:
+        composed = context.config_loader.load_sweep_config(master, list(job.overrides))
+        with open_dict(composed):
+            composed.hydra.job.num = 0
+            HydraConfig.instance().set_config(composed)
+            settings = copy.deepcopy(composed)
+            del settings["hydra"]
+        use_absolute_paths(settings)
+        check(settings)
+        job.config = OmegaConf.to_container(settings, resolve=True)
+        job.settings, job.seed = OmegaConf.create(job.config), settings.seed
+    except (HydraException, OmegaConfBaseException, *MISTAKES) as error:
+        job.error = one_line(error, CONF, master.hydra.job.config_name)
+    finally:
+        HydraConfig.instance().cfg = before
+
+
+def _tell_apart(jobs: list[Job]) -> None:
+    """Number the rows of jobs that would share a directory."""
+    taken: dict[str, int] = {}
+    for job in jobs:
+        number = taken[job.directory] = taken.get(job.directory, 0) + 1
+        if number > 1:
+            job.row += f"-{number}"
+
+
+def with_variants(table: dict[str, Any], variants: list[str]) -> dict[str, Any]:
+    """Return a table with a row for each variant of its rows, if more than seeds is swept over."""
+    if variants == [""]:
+        return table
+    rows = {}
+    for variant, (name, row) in itertools.product(variants, table["rows"].items()):
+        varied = {**row, "label": f"{row['label']}, {variant}"}
+        if "same_run" in row:
+            varied["same_run"] = row_name(row["same_run"], variant)
+        rows[row_name(name, variant)] = varied
+    return {**table, "rows": rows}

@@ -1,0 +1,143 @@
+"""What one sees of a sweep: a bar on a terminal, plain lines elsewhere, and a line when a job ends.
+
+All of it comes from the files of the run directories, so that it is the same for every launcher.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from pathlib import Path
+
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.text import Text
+
+from txl.report.files import metric_of, read_results, shown
+from txl.training.console import console
+from txl.training.progress import clock
+from txl.training.sweep_job import stamp
+from txl.training.sweep_jobs import Job
+
+LOOK_SECONDS = 0.5  # between looks at the files
+PLAIN_LINE_SECONDS = 30.0  # without a terminal, a line at most this often
+TAIL_BYTES = 4096  # of metrics.jsonl: more than a line
+
+
+class SweepProgress:
+    """Watches the jobs of a sweep from a thread, as a context around the launcher.
+
+    Args:
+        sweep: the directory.
+        jobs: those that are to be run.
+        others: how many jobs there are besides.
+        failed: how many of those have failed.
+    """
+
+    def __init__(self, sweep: Path, jobs: list[Job], others: int, failed: int) -> None:
+        self.sweep, self.jobs, self.others, self.failed = sweep, jobs, others, failed
+        self.total = {job.directory: job.config["trainer"]["max_steps"] for job in jobs}
+        self.before = {job.directory: stamp(self._results(job)) for job in jobs}
+        self.step = {job.directory: last_step(self._results(job).with_name("metrics.jsonl")) for job in jobs}
+        self.began = dict(self.step)  # where those that go on begin
+        self.ended: dict[str, str] = {}  # the status of each job that has ended
+        self.bar: Progress | None = None
+        self._leave = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> SweepProgress:
+        self.start = self.printed = time.monotonic()
+        if console.is_terminal and not console.is_dumb_terminal:
+            self.bar = Progress(
+                TextColumn("[bold]{task.fields[ended]}"),
+                BarColumn(bar_width=8),
+                TextColumn("{task.fields[shown]}"),
+                console=console,
+                transient=True,
+            )
+            self.task = self.bar.add_task("", total=1.0, ended="", shown="")
+            self.bar.start()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._leave.set()
+        self._thread.join()
+        self._look()
+        if self.bar:
+            self.bar.stop()
+
+    def _results(self, job: Job) -> Path:
+        return self.sweep / job.directory / "results.json"
+
+    def _watch(self) -> None:
+        while not self._leave.wait(LOOK_SECONDS):
+            self._look()
+            self._show()
+
+    def _look(self) -> None:
+        """Read how far each job is, and say which have ended."""
+        for job in self.jobs:
+            results = self._results(job)
+            if job.directory in self.ended or stamp(results) == self.before[job.directory]:
+                continue
+            status = read_results(results.parent)["status"]
+            if status in ("completed", "failed"):
+                self.ended[job.directory] = status
+                self.step[job.directory] = self.total[job.directory]
+                console.print(how_it_ended(job, results.parent), soft_wrap=True)
+            else:
+                self.step[job.directory] = last_step(results.with_name("metrics.jsonl"))
+
+    def _show(self) -> None:
+        running = [
+            f"{job.row} seed {job.seed} step {self.step[job.directory]} of {self.total[job.directory]}"
+            for job in self.jobs
+            if job.directory not in self.ended and stamp(self._results(job)) != self.before[job.directory]
+        ]
+        failed = self.failed + list(self.ended.values()).count("failed")
+        done = f"{self.others + len(self.ended)} of {self.others + len(self.jobs)} jobs"
+        seconds = self.seconds_left()
+        left = f"{clock(seconds)} left" if seconds is not None else ""
+        said = [part for part in (", ".join(running), f"{failed} failed" if failed else "", left) if part]
+        if self.bar:
+            self.bar.update(self.task, completed=self.share(), ended=done, shown="  ".join(said))
+        elif running and time.monotonic() - self.printed >= PLAIN_LINE_SECONDS:
+            console.print(Text("  ".join([done, *said])), soft_wrap=True)
+            self.printed = time.monotonic()
+
+    def share(self) -> float:
+        """Return how much of what was to be done has been, counted in steps."""
+        todo = sum(self.total[key] - self.began[key] for key in self.total)
+        return max(0, sum(self.step[key] - self.began[key] for key in self.total)) / max(todo, 1)
+
+    def seconds_left(self) -> float | None:
+        """Return the time that the rest will take at the pace so far; `None` before the first step."""
+        share = self.share()
+        return (time.monotonic() - self.start) * (1 - share) / share if share > 0 else None
+
+
+def last_step(metrics: Path) -> int:
+    """Return the step of the last whole line of `metrics.jsonl`; 0 if there is none."""
+    try:
+        with metrics.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
+            *lines, _torn = file.read().split(b"\n")
+        return json.loads(lines[-1])["step"]
+    except (OSError, ValueError, IndexError, KeyError):
+        return 0
+
+
+def how_it_ended(job: Job, directory: Path) -> Text:
+    """Return a line with a job's score, or with what went wrong."""
+    results = read_results(directory)
+    name = Text(f"{job.row} seed {job.seed}  ", "bold")
+    if results["status"] != "completed":
+        return name + Text(f"{results['status']}: {' '.join(str(results['error']).split())}", "red")
+    key, metric = metric_of(results["data"]["unit"])
+    value = results["valid"]["perplexity" if key == "perplexity" else "bits_per_character"]
+    seconds = results["training"]["seconds"]
+    return name + Text(
+        f"valid {shown(value, 2 if key == 'perplexity' else 3)} {metric} after {seconds:.0f} s of training"
+    )

@@ -1,0 +1,314 @@
+"""Sweeps: which jobs there are, where they are, what is done again. Stand-ins take the place of the runs."""
+
+import importlib.util
+import json
+import os
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from hydra import initialize_config_dir
+from hydra._internal.callbacks import Callbacks
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.plugins import Plugins
+from hydra.types import HydraContext, RunMode
+from omegaconf import OmegaConf
+
+from conftest import ROOT
+from training.test_sweep_words import MINE
+from txl.training import sweep_words
+from txl.training.assemble import use_absolute_paths
+from txl.training.command import ablated
+from txl.training.components import ConfigError
+from txl.training.config import check
+from txl.training.processes import check_processes, in_sweep, quoted, started_elsewhere, world_size
+from txl.training.results import begun
+from txl.training.run import InUseError, lock, write_whole
+from txl.training.sweep import sweep
+from txl.training.sweep_job import asked_to_stop
+from txl.training.sweep_jobs import variant_name
+from txl.training.sweep_progress import last_step
+
+
+class Task:
+    """Stands for what a launcher calls: notes where it was called, and writes what a run would."""
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+        self.fails: dict[str, str] = {}
+        self.stops_at: str | None = None
+        self.seen: list[bool] = []
+
+    def __call__(self, settings) -> None:
+        directory = Path(HydraConfig.get().runtime.output_dir)
+        place = f"{directory.parent.name}/{directory.name}"
+        if asked_to_stop(directory.parents[1]):
+            return
+        self.ran.append(place)
+        self.seen.append(in_sweep())
+        use_absolute_paths(settings)
+        config = OmegaConf.to_container(settings, resolve=True)
+        results = begun("x", settings.seed, list(HydraConfig.get().overrides.task), config)
+        scores = {"loss": 1.0, "perplexity": 2.7, "bits_per_character": 1.44}
+        if place == self.stops_at:
+            os.kill(os.getpid(), signal.SIGTERM)
+        elif place in self.fails:
+            results |= {"status": "failed", "error": self.fails[place]}
+        else:
+            results |= {"status": "completed", "error": None, "valid": scores, "test": scores}
+            results |= {"data": {"name": "x", "unit": "byte", "tokens": {}}, "training": {"seconds": 2.0}}
+        write_whole(directory / "results.json", json.dumps(results))
+
+
+class Sweeps:
+    """Runs sweeps in this process, from the words of a command line."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.task = folder, Task()
+
+    def __call__(self, *words: str, directory: str | None = "sweep") -> int:
+        """Return the exit code."""
+        words = ablated(["-m", *words])[1:]
+        if directory:
+            words.append(f"hydra.sweep.dir={quoted(self.folder / directory)}")
+        with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+            hydra = GlobalHydra.instance().hydra
+            config = hydra.compose_config("train", [*words, "hydra.mode=MULTIRUN"], RunMode.MULTIRUN)
+            context = HydraContext(config_loader=hydra.config_loader, callbacks=Callbacks(config))
+            try:
+                sweep(context, self.task, config, list(config.hydra.overrides.task))
+            except SystemExit as end:
+                return end.code
+        return 0
+
+    def jobs(self, directory: str = "sweep") -> list[dict]:
+        """Return the jobs of `sweep.json`."""
+        return self.described(directory)["jobs"]
+
+    def described(self, directory: str = "sweep") -> dict:
+        """Return `sweep.json`."""
+        return json.loads((self.folder / directory / "sweep.json").read_text())
+
+    def results(self, place: str) -> dict:
+        """Return the results of a job."""
+        return json.loads((self.folder / "sweep" / place / "results.json").read_text())
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch) -> Sweeps:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("txl.training.sweep.make_tables", lambda directory: None)
+    monkeypatch.setattr(sweep_words, "asked", sweep_words.asked)
+    (tmp_path / "mine.yaml").write_text(MINE, "utf-8")
+    return Sweeps(tmp_path)
+
+
+def test_every_row_runs_with_every_seed(run):
+    words = ["+ablation=mine.yaml", "seed=1,2", "trainer.max_steps=9"]
+    assert run(*words) == 0
+    assert run.task.ran == ["xl/seed1", "xl/seed2", "rotary/seed1", "rotary/seed2"]
+    assert all(run.task.seen)
+    sweep = run.described()
+    assert (sweep["schema"], sweep["name"], sweep["scale"]) == (1, "mine", "laptop")
+    assert sweep["words"] == ["-m", *words]
+    assert list(sweep["table"]["rows"]) == ["xl", "other", "rotary", "late", "same"]
+    # What the command line says comes after what the row says.
+    overrides = ["position=rotary", "seed=2", "trainer.max_steps=9"]
+    assert sweep["jobs"][-1] == {
+        "row": "rotary",
+        "seed": 2,
+        "directory": "rotary/seed2",
+        "overrides": overrides,
+    }
+    assert run.results("rotary/seed2")["config"]["trainer"]["max_steps"] == 9
+    assert not (run.folder / "sweep" / ".stop").exists()
+
+
+def test_an_ordinary_sweep_names_its_rows_after_what_is_swept_over(run):
+    assert run("position=relative,rotary", "model.n_layer=2", "seed=1,2", "name=a") == 0
+    assert run.task.ran == [f"position-{p}/seed{s}" for p in ("relative", "rotary") for s in (1, 2)]
+    sweep = run.described()
+    assert (sweep["name"], sweep["scale"], sweep["table"]) == ("a", None, None)
+    assert run("seed=range(1,3)", directory="seeds") == 0
+    assert [job["directory"] for job in run.jobs("seeds")] == ["base/seed1", "base/seed2"]
+
+
+def test_a_row_with_variants_is_a_row_of_the_table_each(run):
+    assert run("+ablation=mine.yaml", "ablation.rows=[xl]", "model.n_layer=2,3") == 0
+    assert run.task.ran == ["xl_n_layer-2/seed5", "xl_n_layer-3/seed5"]
+    rows = run.described()["table"]["rows"]
+    assert rows["xl_n_layer-3"]["label"] == "XL, n_layer-3"
+    assert rows["same_n_layer-2"]["same_run"] == "xl_n_layer-2"
+
+
+def test_rows_have_names_that_are_directories(tmp_path):
+    assert variant_name(["model.n_layer=4", "+position.clamp_length=8"]) == "n_layer-4_clamp_length-8"
+    assert variant_name(["data.path=/a/b c=d.txt", "model.cutoffs=[6,9]"]) == "path-a-b-c-d.txt_cutoffs-6-9"
+    long = [variant_name([f"data.path={'x' * 300}{end}"]) for end in "ab"]
+    assert long[0] != long[1]
+    assert len(long[0]) <= 100
+
+
+def test_jobs_with_the_same_name_do_not_share_a_directory(run):
+    assert run("training.memory_length=16,32", "evaluation.segment_length=16,32") == 0
+    assert run("data.path=x/y,x y", "data=text", directory="paths") == 0
+    assert [job["directory"] for job in run.jobs("paths")] == ["path-x-y/seed1", "path-x-y-2/seed1"]
+    assert len(set(run.task.ran)) == 6
+
+
+def test_what_is_done_is_not_repeated_and_what_failed_is_tried_again(run, capsys):
+    run.task.fails = {"xl/seed2": "the sky fell"}
+    words = ["+ablation=mine.yaml", "seed=1,2"]
+    assert run(*words) == 1
+    out = capsys.readouterr().out
+    assert "xl seed 2  failed: the sky fell" in out
+    assert "xl seed 1  valid 1.440 bits per byte after 2 s" in out
+    assert "3 of 4 jobs done, 1 failed" in out
+    run.task.ran, run.task.fails = [], {}
+    assert run(*words) == 0
+    assert run.task.ran == ["xl/seed2"]
+    assert "4 jobs in sweep, 3 of them done already" in capsys.readouterr().out
+    assert run(*words) == 0
+    assert run.task.ran == ["xl/seed2"]
+    # More of the same goes on in the same place, and less forgets nothing.
+    assert run("+ablation=mine.yaml", "seed=3", "ablation.rows=[xl]") == 0
+    assert run.task.ran == ["xl/seed2", "xl/seed3"]
+    assert len(run.jobs()) == 5
+
+
+def test_a_job_that_does_not_compose_is_a_failed_row_and_the_others_run(run, capsys):
+    assert run("position=relative,rotry,rotary", "seed=1") == 1
+    assert run.task.ran == ["position-relative/seed1", "position-rotary/seed1"]
+    results = run.results("position-rotry/seed1")
+    assert (results["status"], results["config"]) == ("failed", None)
+    assert results["error"] == "there is no position=rotry; did you mean rotary?"
+    assert "there is no position=rotry" in capsys.readouterr().out
+    assert run("training.memory_length=16,-1", directory="checks") == 1
+    assert json.loads((run.folder / "checks/memory_length--1/seed1/results.json").read_text())["error"] == (
+        "training.memory_length=-1 must be 0 or more"
+    )
+
+
+def test_other_settings_in_the_same_place_are_refused(run):
+    words = ["+ablation=mine.yaml", "ablation.rows=[xl]"]
+    assert run(*words) == 0
+    before = (run.folder / "sweep" / "sweep.json").read_bytes()
+    for more, said in {
+        "model.n_layer=3": "model.n_layer=4, not 3",
+        "trainer.max_steps=9": "trainer.max_steps=8, not 9",
+    }.items():
+        with pytest.raises(ValueError, match=f"{said}; .*another directory: hydra.sweep.dir=…$"):
+            run(*words, more)
+    with pytest.raises(ValueError, match="holds a sweep with scale laptop, not paper; choose another"):
+        run(*words, "scale=paper")
+    assert (run.folder / "sweep" / "sweep.json").read_bytes() == before
+    assert run.task.ran == ["xl/seed5"]
+
+
+def test_a_signal_stops_the_sweep_and_the_same_command_goes_on(run, capsys):
+    run.task.stops_at = "xl/seed2"
+    words = ["+ablation=mine.yaml", "seed=1,2"]
+    assert run(*words) == 143
+    assert run.task.ran == ["xl/seed1", "xl/seed2"]
+    assert "stopped; 1 of 4 jobs done. The same command goes on from here" in capsys.readouterr().out
+    run.task.ran, run.task.stops_at = [], None
+    assert run(*words) == 0
+    assert run.task.ran == ["xl/seed2", "rotary/seed1", "rotary/seed2"]
+
+
+def test_the_directory_follows_from_the_words(run):
+    def place(*words: str) -> str:
+        before = set((run.folder / "multirun").glob("*"))
+        assert run(*words, directory=None) == 0
+        new = set((run.folder / "multirun").glob("*")) - before
+        return new.pop().name if new else ""
+
+    first = place("+ablation=mine.yaml", "seed=1,2")
+    assert first.startswith("mine-")
+    assert len(first) == len("mine-") + 8
+    assert place("seed=1,2", "+ablation=mine.yaml", "hydra/launcher=basic") == ""
+    assert len(run.task.ran) == 4
+    assert place("+ablation=mine.yaml", "seed=1").startswith("mine-")
+    assert place("seed=1", "data=lagged_copy").startswith("lagged_copy-")
+
+
+def test_a_second_sweep_in_the_same_directory_is_refused(run):
+    (run.folder / "sweep").mkdir()
+    held = lock(run.folder / "sweep")
+    with pytest.raises(InUseError, match=r"another process is running in .*another hydra\.sweep\.dir"):
+        run("seed=1")
+    os.close(held)
+    assert run.task.ran == []
+    assert run("seed=1") == 0
+
+
+def test_a_dry_run_lists_every_job_with_its_cost_and_starts_nothing(run, capsys, monkeypatch):
+    monkeypatch.setattr("txl.training.console.console.width", 200)
+    words = ["+ablation=mine.yaml", "seed=1,2", "data=text", "data.path=x", "data.vocabulary=50"]
+    assert run(*words, "--dry-run") == 0
+    assert not (run.folder / "sweep").exists()
+    out = capsys.readouterr().out
+    for part in ("4 jobs in", "position=rotary", "to do", "waits for txl recl", "nothing was started"):
+        assert part in out
+    assert run.task.ran == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["+ablation=mein.yaml"], "there is no ablation mein"),
+        (["hydra/launcher=gone"], "Could not find 'hydra/launcher/gone'"),
+        (["optimizer.lr=interval(0,1)"], "names no list of values; give one: optimizer.lr=1,2,3"),
+    ],
+)
+def test_a_mistake_is_one_line_before_anything_starts(run, words, said):
+    with pytest.raises(Exception, match=said):
+        run(*words)
+    assert not (run.folder / "sweep").exists()
+
+
+def test_a_launcher_that_is_not_installed_is_one_line(run, monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if "joblib" in name else find(name))
+    with pytest.raises(ConfigError, match=r"hydra/launcher=parallel needs .* pip install 'txl\[sweeps\]'"):
+        run("seed=1", "hydra/launcher=parallel")
+
+
+def test_a_launcher_that_fails_leaves_the_jobs_to_the_next_call(run, capsys, monkeypatch):
+    def broken(*words, **options):
+        raise RuntimeError("a worker was killed")
+
+    with monkeypatch.context() as patch:
+        launcher = SimpleNamespace(launch=broken)
+        patch.setattr(Plugins, "instantiate_launcher", lambda *words: launcher)
+        assert run("seed=1,2") == 1
+    assert "the launcher failed: a worker was killed" in capsys.readouterr().out
+    assert run("seed=1,2") == 0
+
+
+def test_the_last_step_is_that_of_the_last_whole_line(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    assert last_step(path) == 0
+    path.write_text('{"step": 1, "x": 2}\n{"step": 2}\n{"ste')
+    assert last_step(path) == 2
+    path.write_text("".join(f'{{"step": {i}, "text": "{"x" * 50}"}}\n' for i in range(500)))
+    assert last_step(path) == 499
+
+
+def test_the_one_task_of_slurm_starts_the_processes_of_a_job_itself(run, monkeypatch):
+    """SLURM_NTASKS is 1 there, and two processes are needed."""
+    for name, value in {"SLURM_NTASKS": "1", "SLURM_NTASKS_PER_NODE": "1", "SLURM_PROCID": "0"}.items():
+        monkeypatch.setenv(name, value)
+    write, started = run.task, []
+
+    def task(settings) -> None:
+        config = check(settings)
+        check_processes(config)
+        started.append((started_elsewhere(), world_size(config.trainer)))
+        write(settings)
+
+    run.task = task
+    assert run("seed=1", "trainer=ddp_cpu") == 0
+    assert started == [(None, 2)]
