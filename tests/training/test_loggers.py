@@ -155,7 +155,7 @@ def test_three_offline_jobs_of_a_sweep_leave_three_runs(train, tiny, nobody):
         "name=a",
         "sample.tokens=5",
     ]
-    done = train(*words, timeout=120)
+    done = train(*words, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
     runs = []
