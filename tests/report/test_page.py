@@ -38,6 +38,7 @@ class Page(HTMLParser):
 def nasty_sweep(directory):
     table = json.loads(json.dumps(TABLE))
     table["rows"]["xl"]["label"] = table["title"] = NASTY
+    table["rows"]["shaw"]["label"] = "</script>"
     failed = results(
         seed=1, status="failed", error=f"{NASTY}\n\n</script><script>alert(1)</script>\nthird {{{{DATA}}}}"
     )

@@ -84,11 +84,10 @@ def test_rows_that_failed_or_are_missing_are_shown(tmp_path):
     assert "- xl, seed 3: missing" in text
 
 
-@pytest.mark.parametrize("scale", ["laptop", "paper"])
-def test_every_table_and_figure_of_the_paper_shows_all_its_rows_before_anything_ran(tmp_path, scale):
+def test_every_table_and_figure_of_the_paper_shows_all_its_rows_before_anything_ran(tmp_path):
     for name in names():
-        table = read(name, scale).table
-        write_sweep(tmp_path / name, {}, table, name=name, scale=scale)
+        table = read(name).table
+        write_sweep(tmp_path / name, {}, table, name=name)
         write_tables(tmp_path / name)
         shown = list(dict.fromkeys(row for row, _ in lines(tmp_path / name)))
         assert shown == list(table["rows"])
