@@ -51,14 +51,21 @@ def summary_of(directories: Path | list[Path], width: int = 100) -> Group:
 
     Args:
         directories: as for `write_tables`.
-        width: of the terminal, in characters; where it does not suffice the paper's numbers are left out.
+        width: of the terminal, in characters; where it does not suffice, the paper's numbers are left out,
+            then the last measures.
     """
     sweep = read_sweeps(_as_list(directories))
     grid = report_of(sweep).results
     skipped = {"model", *sweep.columns.values()}  # the row's name says it
     kept = [i for i, column in enumerate(grid.columns) if column.group or column.heading not in skipped]
-    if sum(_width(grid, i) + 2 for i in kept) + 2 > width:
+
+    def fits() -> bool:
+        return sum(_width(grid, i) + 2 for i in kept) + 2 <= width
+
+    if not fits():
         kept = [i for i in kept if grid.columns[i].heading != "paper"]
+    while not fits() and len(kept) > 4:  # the last measures go first, the status stays
+        kept.pop(-2)
     table = Table(box=box.SIMPLE_HEAVY, padding=(0, 1, 0, 0), title=Text(grid.title), title_justify="left")
     for i in kept:
         table.add_column(
