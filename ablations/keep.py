@@ -1,0 +1,55 @@
+"""Keep what a sweep measured under `ablations/results/`, without checkpoints.
+
+    python ablations/keep.py multirun/table6-0a1b2c3d
+
+Copied are sweep.json and the results.json of each job; table.md and table.csv are made of the copies, so that
+they can be made again: `txl report ablations/results/NAME out=…` gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import tempfile
+from pathlib import Path
+
+from txl.report.tables import write_tables
+
+RESULTS = Path(__file__).parent / "results"
+KEPT = ("table.md", "table.csv")
+
+
+def keep(sweep: Path, results: Path = RESULTS) -> Path:
+    """Copy a sweep's results and make its tables of the copies.
+
+    Args:
+        sweep: the directory of a sweep.
+        results: the folder for those of all sweeps. What it holds of this one is replaced.
+
+    Returns:
+        The folder of this sweep's results.
+
+    Raises:
+        FileNotFoundError: there is no sweep in that directory.
+    """
+    described = json.loads((sweep / "sweep.json").read_text("utf-8"))
+    folder = results / described["name"]
+    shutil.rmtree(folder, ignore_errors=True)
+    found = ((sweep / job["directory"] / "results.json", job["directory"]) for job in described["jobs"])
+    copies = {path: folder / directory / path.name for path, directory in found if path.exists()}
+    for path, copy in {sweep / "sweep.json": folder / "sweep.json", **copies}.items():
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, copy)
+    with tempfile.TemporaryDirectory() as made:
+        write_tables(folder, Path(made))
+        for name in KEPT:
+            shutil.copyfile(Path(made, name), folder / name)
+    return folder
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("sweeps", nargs="+", type=Path, metavar="DIR", help="of a sweep")
+    for directory in parser.parse_args().sweeps:
+        print(keep(directory))
