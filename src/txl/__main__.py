@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 
-from txl.verbs import attention, convert, describe, evaluate, generate, parity, prepare, recl, report
+from txl.verbs import attention, convert, describe, evaluate, generate, parity, prepare, recl, report, speed
 
-VERBS = (prepare, describe, evaluate, recl, attention, generate, parity, convert, report)
+VERBS = (prepare, describe, evaluate, recl, speed, attention, generate, parity, convert, report)
 
 
 def main(words: list[str] | None = None) -> int:

@@ -108,8 +108,9 @@ class Reader:
         keys[:, :, self.end : end] = k_BHLC
         values[:, :, self.end : end] = v_BHLC
         window = slice(self.end - self.kept, end)
+        causal = bias is None and self._causal  # without a mask later keys are left out, and not only hidden
         mixed_BHLC = scaled_dot_product_attention(
-            q_BHLC, keys[:, :, window], values[:, :, window], attn_mask=bias, scale=1.0
+            q_BHLC, keys[:, :, window], values[:, :, window], attn_mask=bias, is_causal=causal, scale=1.0
         )
         return self.model.layers[index].attention.output(mixed_BHLC.transpose(1, 2).flatten(-2))
 
@@ -131,7 +132,7 @@ class Reader:
                 bias[..., columns].masked_fill_(self._hidden[..., columns], float("-inf"))
             return bias
         if bias is None:
-            bias = ~self._hidden if self._hidden_columns else None
+            bias = ~self._hidden if self._hidden_columns and not self._causal else None
         else:
             bias = bias.masked_fill(self._hidden, float("-inf"))
         self._kept_biases[index] = bias
@@ -151,6 +152,7 @@ class Reader:
         oldest = max(self.kept + length - reach, self.kept - min(self.lengths))
         columns = [(slice(0, oldest), oldest > 0), (slice(self.kept, None), length > 1)]
         self._hidden_columns = [which for which, used in columns if used]
+        self._causal = self.kept == 0 and length <= reach  # of a segment by itself only later keys are hidden
 
     def _make_room(self, x_BLD: Tensor) -> None:
         """See to it that the keys of a segment have a place, and its distances a table."""
