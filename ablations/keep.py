@@ -2,8 +2,8 @@
 
     python ablations/keep.py multirun/table6-0a1b2c3d
 
-Copied are sweep.json and the results.json of each job; table.md and table.csv are made of the copies, so that
-they can be made again: `txl report ablations/results/NAME out=…` gives the same bytes.
+Copied are sweep.json, the results.json of each job, and of each evaluation its numbers and the figures that the
+report shows; table.md and table.csv are made of the copies, so that they can be made again: `txl report ablations/results/NAME out=…` gives the same bytes.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from txl.report.evaluations import files_of
 from txl.report.tables import write_tables
 
 RESULTS = Path(__file__).parent / "results"
@@ -36,9 +37,10 @@ def keep(sweep: Path, results: Path = RESULTS) -> Path:
     described = json.loads((sweep / "sweep.json").read_text("utf-8"))
     folder = results / described["name"]
     shutil.rmtree(folder, ignore_errors=True)
-    found = ((sweep / job["directory"] / "results.json", job["directory"]) for job in described["jobs"])
-    copies = {path: folder / directory / path.name for path, directory in found if path.exists()}
-    for path, copy in {sweep / "sweep.json": folder / "sweep.json", **copies}.items():
+    found = [sweep / job["directory"] / "results.json" for job in described["jobs"]]
+    found += [path for one in described.get("evaluations", []) for path in files_of(sweep, one)]
+    for path in [sweep / "sweep.json", *(path for path in found if path.exists())]:
+        copy = folder / path.relative_to(sweep)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, copy)
     with tempfile.TemporaryDirectory() as made:

@@ -12,6 +12,8 @@ from txl.training.ablations import ABLATIONS, SCALES, last_of_each, names, read
 from txl.training.components import ConfigError
 from txl.training.compose import composed
 from txl.training.config import check
+from txl.verbs import attention, recl, speed
+from txl.verbs.common import settings
 
 # Typed once more from the paper: row → (init, best, attention length).
 TABLE_6 = {
@@ -64,6 +66,35 @@ def test_every_file_is_read_and_is_plain_data(name, scale):
     assert list(ablation.table["scales"]) == [scale]
     assert set(ablation.jobs) <= set(ablation.table["rows"])
     assert (ABLATIONS / f"{name}.yaml").read_text("utf-8").startswith("# ")
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("name", [name for name in names() if "evaluation" in read(name).table])
+def test_the_verb_that_measures_the_rows_knows_its_settings(name, scale):
+    ablation = read(name, scale)
+    said = ablation.table["evaluation"]
+    if said["verb"] == "speed":
+        _, chosen, shape = speed.told_apart(said["settings"])
+        assert chosen.attention_length == [800, 1800, 2800, 3800]
+        assert [
+            row["at_attention_length"] for row in ablation.table["rows"].values()
+        ] == chosen.attention_length[::-1]
+        assert check(composed([*shape, "name=x"]))
+    else:
+        kind = {"recl": recl, "attention": attention}[said["verb"]].Settings
+        assert settings(said["settings"], kind)
+        assert ablation.jobs
+
+
+@pytest.mark.parametrize("name", ["table8", "figure3", "figure4", "figure5", "figure6", "figure7"])
+@pytest.mark.parametrize("scale", SCALES)
+def test_their_models_are_those_of_table_6(name, scale):
+    def settings_of(overrides):
+        return composed([*overrides, "name=x"])
+
+    theirs = [settings_of(overrides) for overrides in read("table6", scale).jobs.values()]
+    for overrides in read(name, scale).jobs.values():
+        assert settings_of(overrides) in theirs
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -224,7 +255,20 @@ def test_a_row_that_is_not_run_cannot_be_chosen(tmp_path, row, message):
     assert message in str(error.value)
 
 
+WITH_EVALUATION = "title: A table\nevaluation: {verb: recl, together: loss}\n"
 MISTAKES = {
+    (
+        "title: A table\n",
+        WITH_EVALUATION.replace("recl", "racl"),
+    ): "there is no verb racl; did you mean recl?",
+    (
+        "title: A table\n",
+        WITH_EVALUATION.replace("loss", "lost"),
+    ): "there is no column lost; did you mean loss?",
+    (
+        "title: A table\n",
+        WITH_EVALUATION.replace("together", "toghether"),
+    ): "there is no setting evaluation.toghether; did you mean",
     ("title: A", "titel: A"): "there is no key titel; did you mean title?",
     ("source: us\n", ""): "source is missing",
     ("[valid, best]", "[valid, best, bets]"): "measures: measure 'bets' is not one of valid, test,",

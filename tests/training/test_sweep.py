@@ -255,6 +255,43 @@ def test_a_dry_run_lists_every_job_with_its_cost_and_starts_nothing(run, capsys,
     assert run.task.ran == []
 
 
+def test_a_dry_run_says_what_is_measured_then(run, capsys, monkeypatch):
+    monkeypatch.setattr("txl.training.console.console.width", 200)
+    (run.folder / "then.yaml").write_text(MINE.replace("rows:", MEASURED + "rows:"), "utf-8")
+    assert run("+ablation=then.yaml", "data=text", "data.path=x", "data.vocabulary=50", "--dry-run") == 0
+    out = capsys.readouterr().out
+    assert "then  txl attention xl/seed5\n    a=1 b=2\nthen  txl attention rotary/seed5\n" in out
+
+
+def test_a_table_that_trains_nothing_takes_no_settings(run, capsys):
+    assert run("+ablation=table9", "--dry-run") == 0
+    out = capsys.readouterr().out
+    assert out.startswith("0 jobs in sweep")
+    assert "then  txl speed \n    experiment=enwik8_12l attention_length=[800,1800,2800,3800]\n" in out
+    with pytest.raises(ConfigError, match="table9 trains nothing, and seed=1,2 says how to"):
+        run("+ablation=table9", "seed=1,2")
+
+
+def test_runs_of_another_sweep_are_used_where_their_settings_are_the_same(run, capsys):
+    words = ["+ablation=mine.yaml", "ablation.rows=[xl]"]
+    assert run(*words, "seed=1,2", directory="first") == 0
+    assert run(*words, "seed=3", "model.n_layer=3", directory="first") == 0
+    run.task.ran = []
+    again = ["seed=2,3", "ablation.reuse=first"]
+    assert run(*words, *again) == 0
+    assert run.task.ran == ["xl/seed3"]
+    assert "1 jobs are runs of first" in capsys.readouterr().out
+    place = run.folder / "sweep" / "xl" / "seed2"
+    assert os.readlink(place) == "../../first/xl/seed2"
+    assert run(*words, *again) == 0
+    assert run.task.ran == ["xl/seed3"]
+    with pytest.raises(ValueError, match=r"ablation.reuse=xl holds no sweep.json; name the directory"):
+        run(*words, "seed=9", "ablation.reuse=xl")
+
+
+MEASURED = "evaluation: {verb: attention, laptop: [a=1, b=2]}\n"
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

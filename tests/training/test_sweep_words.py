@@ -38,6 +38,8 @@ def test_the_words_of_an_ablation_are_taken_out():
     said = parse(words)
     assert (said.words, said.others) == (words, ["-m", "seed=1,2"])
     assert (said.ablation, said.scale, said.rows, said.dry_run) == ("a", "paper", ["x", "y"], True)
+    assert said.reuse is None
+    assert parse(["+ablation=a", "ablation.reuse=~/b"]).reuse == Path.home() / "b"
     assert parse(["seed=1"]).others == ["seed=1"]
 
 

@@ -169,10 +169,11 @@ def status_of(row: Row) -> str:
     if not row.runs:
         return f"waits for {row.waits_for}" if row.waits_for else "not run"
     done, all_of_it = len(row.completed), len(row.runs)
-    if done and row.same_run and not any(one["attention"] for one in row.results):
+    if done and row.attention_length is not None and not any(one["attention"] for one in row.results):
         return f"attention length {row.attention_length} was not tried"
     if done == all_of_it:
-        return "completed"
+        lacking = {run.evaluation.partition(":")[0]: None for run in row.completed if run.evaluation}
+        return "completed" + "".join(f"; {what}" for what in lacking)
     others = [run for run in row.runs if run.status != "completed"]
     kinds = {run.status: sum(other.status == run.status for other in others) for run in others}
     if all_of_it == 1:
@@ -189,8 +190,11 @@ def problems_of(sweep: Sweep) -> list[str]:
         for run in row.runs:
             if run.status != "completed":
                 seeds.setdefault(f"{run.status}: {one_line(run.error)}", []).append(str(run.seed))
+            elif run.evaluation:
+                seeds.setdefault(one_line(run.evaluation), []).append(str(run.seed))
         for reason, of in seeds.items():
-            lines.append(f"{row.name}, {'seed' if len(of) == 1 else 'seeds'} {', '.join(of)}: {reason}")
+            named = "" if of == ["None"] else f", {'seed' if len(of) == 1 else 'seeds'} {', '.join(of)}"
+            lines.append(f"{row.name}{named}: {reason}")
     return lines
 
 
@@ -353,4 +357,8 @@ def _signed(value: float | None, one: Measured, reference: Row) -> Cell:
 def failed(sweep: Sweep) -> frozenset[str]:
     """Return the rows of which a run failed or cannot be read."""
     broken = ("failed", "unreadable")
-    return frozenset(row.name for row in sweep.rows if any(run.status in broken for run in row.runs))
+    return frozenset(
+        row.name
+        for row in sweep.rows
+        if any(run.status in broken or " failed:" in (run.evaluation or "") for run in row.runs)
+    )

@@ -115,10 +115,16 @@ def _all(metric: Metric) -> list[Measure]:
         Measure("test", "test", value=score("test"), **loss),
         Measure("init", "init", value=lambda results: _init(results, metric), **loss),
         Measure("best", "best", value=lambda results: _best(results, metric), **loss),
-        Measure("attention_length", "attention length", "", 0, lambda results: _shortest(results, metric)),
+        Measure(
+            "attention_length", "attention length", "", 0, lambda results: best_attention(results, metric)
+        ),
         Measure("parameters", "parameters", "", 0, number("model", "parameters")),
         Measure("peak_memory", "peak memory", "MiB", 0, number("training", "peak_memory_bytes"), size=2**20),
         Measure("tokens_per_second", "tokens per second", "", 0, number("training", "tokens_per_second")),
+        Measure("slowdown", "slowdown", "", 0, _slowdown),
+        Measure("recl_r10", "r = 0.1", "", 0, number("recl", "0.1")),
+        Measure("recl_r50", "r = 0.5", "", 0, number("recl", "0.5")),
+        Measure("recl_r100", "r = 1.0", "", 0, number("recl", "1")),
     ]
 
 
@@ -135,6 +141,25 @@ def trained_attention(results: Results) -> int | None:
     return None if None in lengths else sum(lengths)
 
 
+def best_attention(results: Results, metric: Metric) -> float | None:
+    """Return the shortest attention length whose score, as printed, is the best of those that were tried.
+
+    `None` if none was, nan if no score was finite.
+    """
+    best = _best(results, metric)
+    if best is None or math.isnan(best):
+        return best
+    printed = f"{best:.{metric.digits}f}"
+    scores = attention_scores(results, metric)
+    return float(min(length for length, score in scores.items() if f"{score:.{metric.digits}f}" == printed))
+
+
+def _slowdown(results: Results) -> float | None:
+    """Return how much slower a token is without recurrence, at the one attention length of a row."""
+    found = [at(entry, "slowdown", "median") for entry in results.get("attention") or []]
+    return found[0] if len(found) == 1 else None
+
+
 def _init(results: Results, metric: Metric) -> float | None:
     return attention_scores(results, metric).get(trained_attention(results))
 
@@ -143,13 +168,3 @@ def _best(results: Results, metric: Metric) -> float | None:
     scores = attention_scores(results, metric)
     finite = [score for score in scores.values() if math.isfinite(score)]
     return min(finite) if finite else math.nan if scores else None
-
-
-def _shortest(results: Results, metric: Metric) -> float | None:
-    """Return the shortest attention length whose score, as printed, is the best."""
-    best = _best(results, metric)
-    if best is None or math.isnan(best):
-        return best
-    printed = f"{best:.{metric.digits}f}"
-    scores = attention_scores(results, metric)
-    return float(min(length for length, score in scores.items() if f"{score:.{metric.digits}f}" == printed))

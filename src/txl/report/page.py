@@ -12,6 +12,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
+from txl.report.evaluations import figures_html
 from txl.report.files import metric_of, read_metrics
 from txl.report.grids import DIFFERENCES, Cell, Column, Grid, Report, failed, grouped
 from txl.report.measures import Metric, at, attention_scores, trained_attention
@@ -24,6 +25,7 @@ def page(sweep: Sweep, report: Report) -> str:
     if report.differences:
         sections += [f"<h2>{_html(report.differences.title)}</h2>", f"<p>{_html(DIFFERENCES)}</p>"]
         sections.append(_table(report.differences))
+    sections += figures_html(sweep.evaluations)
     if report.problems:
         sections += ["<h2>Runs without a number</h2>", _list(report.problems, "problems")]
     if report.notes:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from txl.report.evaluations import Evaluation, measured_without_runs, read_evaluations
 from txl.report.measures import at, attention_at
 from txl.report.settings import comparable
 
@@ -31,6 +32,7 @@ class Run:
         results: its results; `None` if there are none.
         status: completed, failed, interrupted, missing (no results.json) or unreadable.
         error: one line, if it is not completed.
+        evaluation: why what was to be measured of it then was not.
     """
 
     seed: int | None
@@ -39,6 +41,7 @@ class Run:
     results: dict[str, Any] | None
     status: str
     error: str | None
+    evaluation: str | None = None
 
 
 @dataclass
@@ -51,8 +54,8 @@ class Row:
         cells: what distinguishes it, by column.
         published: the paper's numbers, by measure.
         waits_for: what does not exist yet and would measure it.
-        same_run: the row whose runs these numbers are further ones of, at another attention length.
-        attention_length: that length.
+        same_run: the row whose runs these numbers are further ones of.
+        attention_length: at which they are, where it is another one.
         ours: whether it is a row to be run here, and not one of another system.
         runs: sorted by seed.
     """
@@ -76,7 +79,7 @@ class Row:
     def results(self) -> list[dict[str, Any]]:
         """The results of these; of further numbers of a run those at their attention length."""
         results = [run.results for run in self.completed]
-        if not self.same_run:
+        if self.attention_length is None:
             return results
         return [one | {"attention": attention_at(one, self.attention_length)} for one in results]
 
@@ -95,6 +98,7 @@ class Sweep:
     measures: list[str]
     rows: list[Row]
     notes: list[str] = field(default_factory=list)
+    evaluations: list[Evaluation] = field(default_factory=list)
 
     @property
     def reference(self) -> Row | None:
@@ -129,6 +133,8 @@ def read_sweeps(directories: list[Path]) -> Sweep:
     merged = sweeps[0][0]
     for other, _ in sweeps[1:]:
         merged.name = merged.name if other.name == merged.name else f"{merged.name}, {other.name}"
+        merged.evaluations += other.evaluations
+        merged.notes += other.notes
         merged.measures += [key for key in other.measures if key not in merged.measures]
         rows = {row.name: row for row in merged.rows}
         for row in other.rows:
@@ -175,6 +181,11 @@ def _read_sweep(directory: Path) -> tuple[Sweep, bool]:
             (job["row"], _read_run(directory / job["directory"], job["seed"], job["overrides"]))
             for job in (described["jobs"] if schema == SCHEMA else [])
         ]
+        evaluations, notes, measured = [], [], None
+        if schema == SCHEMA:
+            runs = {job["directory"]: run for job, (_, run) in zip(described["jobs"], jobs, strict=True)}
+            evaluations, notes = read_evaluations(directory, described, runs)
+            measured = measured_without_runs(directory, described)
         table = described.get("table")
         sweep = None if schema != SCHEMA else _from_table(described, table) if table else _plain(described)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -190,6 +201,10 @@ def _read_sweep(directory: Path) -> tuple[Sweep, bool]:
             rows[name] = Row(name, name)
             sweep.rows.append(rows[name])
         rows[name].runs.append(run)
+    sweep.evaluations, sweep.notes = evaluations, notes
+    for row in sweep.rows:
+        if measured and row.attention_length is not None and not row.same_run:
+            row.runs.append(Run(None, *measured))
     if not table:
         sweep.measures = _plain_measures([run for _, run in jobs])
     return sweep, bool(table)
@@ -207,7 +222,7 @@ def _from_table(described: dict, table: dict) -> Sweep:
             row.get("waits_for"),
             row.get("same_run"),
             row.get("at_attention_length"),
-            "overrides" in row or bool({"same_run", "waits_for"} & set(row)),
+            bool({"overrides", "same_run", "waits_for", "at_attention_length"} & set(row)),
         )
         for name, row in table["rows"].items()
     ]

@@ -22,6 +22,11 @@ from txl.training.compose import CONF
 
 ABLATIONS = CONF.parent / "ablations"
 SCALES = ("laptop", "paper")
+VERBS = (
+    "recl",
+    "attention",
+    "speed",
+)  # that measure a sweep's models once they are trained; speed needs none
 
 
 @dataclass
@@ -47,6 +52,17 @@ class _Row:
 
 
 @dataclass
+class _Evaluation:
+    """What measures the rows when they are trained; see `ablations/README.md`."""
+
+    verb: str
+    together: str | None = None
+    figures: list[str] | None = None
+    laptop: list[str] = field(default_factory=list)
+    paper: list[str] = field(default_factory=list)
+
+
+@dataclass
 class _File:
     """A whole file. The rows are checked one by one, because each has the table's own columns as well."""
 
@@ -58,6 +74,7 @@ class _File:
     scales: dict[str, _Scale]
     rows: dict[str, Any]
     plots: dict[str, str] | None = None
+    evaluation: _Evaluation | None = None
 
 
 @dataclass(frozen=True)
@@ -68,8 +85,8 @@ class Ablation:
         name: of the file, without its ending.
         scale: "laptop" or "paper".
         table: the file's content at this scale, of what JSON knows: `scales` holds this scale alone, a row
-            has its own overrides in one list, or no such key if it is not run at this scale, and
-            `at_attention_length` is this scale's.
+            has its own overrides in one list, or no such key if it is not run at this scale,
+            `at_attention_length` is this scale's, and so are the `settings` of its `evaluation`.
         jobs: for each row that is run, in the table's order, all its overrides: the scale's, then its own,
             each setting once.
     """
@@ -78,6 +95,11 @@ class Ablation:
     scale: str
     table: dict[str, Any]
     jobs: dict[str, list[str]]
+
+    @property
+    def measures_only(self) -> bool:
+        """Whether it trains nothing: its numbers do not depend on parameters."""
+        return not self.jobs and "evaluation" in self.table
 
     def chosen(self, rows: list[str]) -> dict[str, list[str]]:
         """Return the jobs of some rows, in the table's order.
@@ -148,7 +170,9 @@ def _read(name: str, scale: str, content: Any) -> Ablation:
     for column in file.columns:
         if column in _Row.__dataclass_fields__:
             raise ConfigError(f"columns.{column}: this is a row's own key; call the column something else")
-    table = {key: value for key, value in content.items() if key not in ("scales", "rows")}
+    table = {key: value for key, value in content.items() if key not in ("scales", "rows", "evaluation")}
+    if file.evaluation is not None:
+        table["evaluation"] = _evaluation(file.evaluation, scale, file)
     table |= {"scales": {scale: content["scales"][scale]}, "rows": {}}
     jobs = {}
     for row_name, given in file.rows.items():
@@ -168,6 +192,17 @@ def _read(name: str, scale: str, content: Any) -> Ablation:
         if other is not None and "overrides" not in table["rows"].get(other, {}):
             raise ConfigError(f"rows.{row_name}.same_run={other} is no row that is run{nearest(other, jobs)}")
     return Ablation(name, scale, table, jobs)
+
+
+def _evaluation(said: _Evaluation, scale: str, file: _File) -> dict[str, Any]:
+    """Return what measures the rows at one scale, checked."""
+    _known("verb", said.verb, VERBS)
+    if said.together is not None:
+        _known("column", said.together, file.columns)
+    kept = {"verb": said.verb, "together": said.together, "figures": said.figures}
+    return {key: value for key, value in kept.items() if value is not None} | {
+        "settings": list(getattr(said, scale))
+    }
 
 
 def _row(name: str, given: Any, scale: str, file: _File) -> dict[str, Any]:
@@ -191,7 +226,7 @@ def _row(name: str, given: Any, scale: str, file: _File) -> dict[str, Any]:
     own = getattr(row, scale)
     if row.same_run is not None and (row.overrides is not None or own is not None):
         raise ConfigError(f"a row with same_run={row.same_run} has no overrides: it is not run itself")
-    if (row.same_run is None) != (row.at_attention_length is None):
+    if (row.same_run is None) != (row.at_attention_length is None) and not file.evaluation:
         raise ConfigError("same_run and at_attention_length belong together: one of them is missing")
     kept = {"label": row.label, **columns, "published": row.published}
     if row.overrides is not None or own is not None:

@@ -27,8 +27,9 @@ from txl.training.components import ConfigError
 from txl.training.console import console
 from txl.training.results import begun
 from txl.training.run import lock, record_failure, write_whole
+from txl.training.sweep_evaluations import evaluations_of, run_evaluations
 from txl.training.sweep_job import SWEEP, Stop, status_of
-from txl.training.sweep_jobs import NO_ROW, Job, make_jobs, short_hash, with_variants
+from txl.training.sweep_jobs import NO_ROW, Job, make_jobs, reuse, short_hash, with_variants
 from txl.training.sweep_plan import plan
 from txl.training.sweep_progress import SweepProgress
 from txl.training.sweep_words import SweepWords, ablation_of
@@ -51,6 +52,8 @@ def sweep(context: HydraContext, task: TaskFunction, config: DictConfig, argumen
     """
     asked = sweep_words.asked
     ablation, rows = ablation_of(asked) if asked.ablation else (None, {NO_ROW: []})
+    if not rows and arguments:
+        raise ConfigError(f"{ablation.name} trains nothing, and {arguments[0]} says how to")
     check_launcher(config)
     jobs, variants = make_jobs(arguments, rows, context, config)
     table = with_variants(ablation.table, variants) if ablation else None
@@ -59,7 +62,8 @@ def sweep(context: HydraContext, task: TaskFunction, config: DictConfig, argumen
     if asked.dry_run:
         of_table = table["rows"] if table else {}
         waiting = {row: said["waits_for"] for row, said in of_table.items() if "waits_for" in said}
-        console.print(plan(jobs, directory, waiting), soft_wrap=True)
+        measured = evaluations_of(table, [described_job(job) for job in jobs])
+        console.print(plan(jobs, measured, directory, waiting), soft_wrap=True)
         return
     directory.mkdir(parents=True, exist_ok=True)
     held = lock(directory, 2.0, "hydra.sweep.dir")
@@ -72,11 +76,18 @@ def sweep(context: HydraContext, task: TaskFunction, config: DictConfig, argumen
             "table": table,
             "jobs": [described_job(job) for job in jobs],
         }
+        if asked.reuse:
+            linked = reuse(jobs, directory, asked.reuse)
+            console.print(f"{linked} jobs are runs of {asked.reuse}", markup=False, soft_wrap=True)
         todo = begin(directory, jobs, described)
+        evaluations = evaluations_of(table, described["jobs"])
         received = run_jobs(directory, jobs, todo, (context, task, config))
+        statuses = ["to do"] * len(evaluations)
+        if not received:
+            statuses, received = run_evaluations(directory, evaluations)
     finally:
         os.close(held)
-    conclude(directory, jobs, received)
+    conclude(directory, jobs, statuses, received)
 
 
 def check_launcher(config: DictConfig) -> None:
@@ -103,7 +114,7 @@ def directory_of(name: str, asked: SweepWords, config: DictConfig) -> Path:
     """Return the directory of a sweep. How its jobs are launched does not change it."""
     if any(word.startswith("hydra.sweep.dir=") for word in config.hydra.overrides.hydra):
         return Path(config.hydra.sweep.dir).absolute()
-    no_matter = ("hydra.", "hydra/", "--dry-run", "-m", "--multirun")
+    no_matter = ("hydra.", "hydra/", "--dry-run", "-m", "--multirun", "ablation.reuse=")
     words = [word for word in asked.words if not word.startswith(no_matter)]
     return Path("multirun", f"{name}-{short_hash(words)}").absolute()
 
@@ -135,6 +146,9 @@ def begin(directory: Path, jobs: list[Job], described: dict[str, Any]) -> list[J
         others = [job for job in earlier["jobs"] if job["directory"] not in known]
         described["jobs"] += [job for job in others if status_of(directory / job["directory"])]
     statuses = [job.check_directory(directory) for job in jobs]
+    described["evaluations"] = [
+        one.described() for one in evaluations_of(described["table"], described["jobs"])
+    ]
     todo = [
         job for job, status in zip(jobs, statuses, strict=True) if status != "completed" and not job.error
     ]
@@ -188,18 +202,30 @@ def note(directory: Path, job: Job, returned: JobReturn) -> None:
         record_failure(directory, str(returned._return_value), begin)
 
 
-def conclude(directory: Path, jobs: list[Job], received: int | None) -> None:
-    """Make the tables, say what is missing, and leave with an exit code that is 0 if nothing is."""
-    statuses = [status_of(directory / job.directory) for job in jobs]
-    done, failed = statuses.count("completed"), statuses.count("failed")
-    said = f"{done} of {len(jobs)} jobs done" + (f", {failed} failed" if failed else "")
-    if received and done < len(jobs):
+def conclude(directory: Path, jobs: list[Job], evaluations: list[str], received: int | None) -> None:
+    """Make the tables, say what is missing, and leave with an exit code that is 0 if nothing is.
+
+    Args:
+        directory: of the sweep.
+        jobs: that were to be run.
+        evaluations: the status of each.
+        received: the signal that stopped the sweep, if one did.
+    """
+    of = [("jobs", [status_of(directory / job.directory) for job in jobs]), ("evaluations", evaluations)]
+    said = "; ".join(_counted(what, statuses) for what, statuses in of if statuses)
+    whole = all(status == "completed" for _, statuses in of for status in statuses)
+    if received and not whole:
         console.print(f"stopped; {said}. The same command goes on from here", soft_wrap=True)
         sys.exit(128 + received)
-    console.print(said if done == len(jobs) else f"{said}. The same command tries the others again")
+    console.print(said if whole else f"{said}. The same command tries the others again")
     make_tables(directory)
-    if done < len(jobs):
+    if not whole:
         sys.exit(1)
+
+
+def _counted(what: str, statuses: list[str | None]) -> str:
+    done, failed = statuses.count("completed"), statuses.count("failed")
+    return f"{done} of {len(statuses)} {what} done" + (f", {failed} failed" if failed else "")
 
 
 def make_tables(directory: Path) -> None:

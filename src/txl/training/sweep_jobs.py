@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import hashlib
 import itertools
+import json
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -29,7 +31,7 @@ from txl.training.compose import CONF
 from txl.training.config import check
 from txl.training.processes import quoted
 from txl.training.run import MAY_CHANGE, check_same
-from txl.training.sweep_job import status_of
+from txl.training.sweep_job import SWEEP, status_of
 
 NO_ROW = "base"  # the row of a sweep over seeds alone
 LONGEST = 100  # letters of a row's name, which is a directory
@@ -75,7 +77,10 @@ class Job:
         Raises:
             ValueError: what it holds was begun with other settings.
         """
-        directory = sweep / self.directory
+        return self.check(sweep / self.directory)
+
+    def check(self, directory: Path) -> str | None:
+        """Do the same for any run directory."""
         status = status_of(directory)
         earlier = read_results(directory)["config"] if status else None
         if earlier is None or self.config is None:
@@ -180,14 +185,52 @@ def _tell_apart(jobs: list[Job]) -> None:
             job.row += f"-{number}"
 
 
+def reuse(jobs: list[Job], sweep: Path, other: Path) -> int:
+    """Link the completed runs of another sweep that have the settings of a job which has not begun.
+
+    Args:
+        jobs: composed.
+        sweep: where they belong.
+        other: the directory of the other sweep.
+
+    Returns:
+        How many there are.
+
+    Raises:
+        ValueError: the other directory is no sweep's.
+    """
+    if not (other / SWEEP).exists():
+        raise ValueError(f"ablation.reuse={other} holds no {SWEEP}; name the directory of a sweep")
+    found = json.loads((other / SWEEP).read_text("utf-8"))["jobs"]
+    runs = [other / job["directory"] for job in found]
+    runs, linked = [run for run in runs if status_of(run) == "completed"], 0
+    for job in jobs:
+        place = sweep / job.directory
+        same = next((run for run in runs if job.config and _has_settings(run, job)), None)
+        if same and not os.path.lexists(place):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.symlink_to(os.path.relpath(same.resolve(), place.parent.resolve()))
+            linked += 1
+    return linked
+
+
+def _has_settings(run: Path, job: Job) -> bool:
+    try:
+        return job.check(run) is not None
+    except ValueError:
+        return False
+
+
 def with_variants(table: dict[str, Any], variants: list[str]) -> dict[str, Any]:
     """Return a table with a row for each variant of its rows, if more than seeds is swept over."""
-    if variants == [""]:
+    if variants in ([""], []):
         return table
-    rows = {}
+    rows, together = {}, table.get("evaluation", {}).get("together")
     for variant, (name, row) in itertools.product(variants, table["rows"].items()):
         varied = {**row, "label": f"{row['label']}, {variant}"}
         if "same_run" in row:
             varied["same_run"] = row_name(row["same_run"], variant)
+        if together in row:
+            varied[together] = f"{row[together]}, {variant}"  # each variant is a group of its own
         rows[row_name(name, variant)] = varied
     return {**table, "rows": rows}

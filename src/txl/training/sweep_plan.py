@@ -9,22 +9,24 @@ from pathlib import Path
 from rich.text import Text
 
 from txl.training.describe import describe
+from txl.training.sweep_evaluations import Evaluation
 from txl.training.sweep_jobs import Job
 
 
-def plan(jobs: list[Job], sweep: Path, waiting: dict[str, str]) -> Text:
+def plan(jobs: list[Job], evaluations: list[Evaluation], sweep: Path, waiting: dict[str, str]) -> Text:
     """Return what a sweep would do, to be printed: two lines a job.
 
     Args:
         jobs: of the sweep.
+        evaluations: what is measured of them then.
         sweep: its directory.
         waiting: rows that are not run, and what they wait for.
     """
     common = set(jobs[0].overrides).intersection(*(job.overrides for job in jobs)) if len(jobs) > 1 else set()
-    shared = [word for word in jobs[0].overrides if word in common]
+    shared = [word for word in jobs[0].overrides if word in common] if jobs else []
     lines = [Text(f"{len(jobs)} jobs in {os.path.relpath(sweep)}" + (", all with" if shared else ""))]
     lines += [Text(f"    {' '.join(shared)}", "dim")] if shared else []
-    width = max(len(job.row) for job in jobs)
+    width = max((len(job.row) for job in jobs), default=0)
     operations, costs = 0.0, {}
     for job in jobs:
         status = job.check_directory(sweep)
@@ -41,6 +43,9 @@ def plan(jobs: list[Job], sweep: Path, waiting: dict[str, str]) -> Text:
         lines.append(Text(f"{job.row:<{width}}  ", "bold") + Text(said))
         lines.append(Text(f"    {' '.join(word for word in job.overrides if word not in common)}", "dim"))
     lines += [Text(f"{row:<{width}}  waits for {what}") for row, what in waiting.items()]
+    for one in evaluations:
+        lines.append(Text("then  ", "bold") + Text(f"txl {one.verb} {' '.join(one.jobs)}"))
+        lines.append(Text(f"    {' '.join(one.settings)}", "dim"))
     lines.append(Text(f"to do: {operations:.2e} operations of training; nothing was started (--dry-run)"))
     return Text("\n").join(lines)
 

@@ -1,4 +1,4 @@
-"""What a command line says of an ablation: `+ablation=NAME ablation.rows=[…] scale=… --dry-run`.
+"""What a command line says of an ablation: `+ablation=NAME ablation.rows=[…] ablation.reuse=DIR scale=…`.
 
 These words are taken out before Hydra sees the others.
 """
@@ -12,6 +12,9 @@ from txl.training import ablations
 from txl.training.components import ConfigError, nearest
 
 
+KEYS = ("ablation", "scale", "ablation.rows", "ablation.reuse")
+
+
 @dataclass
 class SweepWords:
     """A command line, and what it says of an ablation.
@@ -22,6 +25,7 @@ class SweepWords:
         ablation: its name, or the path of a file of one's own; `None` for an ordinary sweep.
         scale: of its settings; `None` for the default.
         rows: to run; `None` for all.
+        reuse: the directory of another sweep, whose runs are taken where their settings are the same.
         dry_run: say what would be done, and do nothing.
     """
 
@@ -30,6 +34,7 @@ class SweepWords:
     ablation: str | None = None
     scale: str | None = None
     rows: list[str] | None = None
+    reuse: Path | None = None
     dry_run: bool = False
 
 
@@ -49,8 +54,8 @@ def parse(words: list[str]) -> SweepWords:
         key, equals, value = word.partition("=")
         key = key.lstrip("+")
         if equals and (key in ("ablation", "scale") or key.startswith("ablation.")):
-            if key not in ("ablation", "scale", "ablation.rows"):
-                raise ConfigError(f"there is no setting {key}{nearest(key, ['ablation.rows'])}")
+            if key not in KEYS:
+                raise ConfigError(f"there is no setting {key}{nearest(key, KEYS)}")
             said[key] = value
         elif word != "--dry-run":
             others.append(word)
@@ -60,8 +65,9 @@ def parse(words: list[str]) -> SweepWords:
     rows = said.get("ablation.rows")
     if rows is not None:
         rows = [row.strip(" '\"") for row in rows.strip("[]").split(",") if row.strip()]
+    reuse = Path(said["ablation.reuse"]).expanduser() if "ablation.reuse" in said else None
     return SweepWords(
-        list(words), others, said.get("ablation"), said.get("scale"), rows, "--dry-run" in words
+        list(words), others, said.get("ablation"), said.get("scale"), rows, reuse, "--dry-run" in words
     )
 
 
@@ -80,7 +86,7 @@ def ablation_of(words: SweepWords) -> tuple[ablations.Ablation, dict[str, list[s
     else:
         ablation = ablations.read(name, scale)
     rows = ablation.jobs if words.rows is None else ablation.chosen(words.rows)
-    if not rows:
+    if not rows and not ablation.measures_only:
         raise ConfigError(f"{ablation.name} has no row that is run at scale={scale}; see its file")
     return ablation, rows
 
