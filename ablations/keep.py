@@ -2,8 +2,9 @@
 
     python ablations/keep.py multirun/table6-0a1b2c3d
 
-Copied are sweep.json, the results.json of each job, and of each evaluation its numbers and the figures that the
-report shows; table.md and table.csv are made of the copies, so that they can be made again: `txl report ablations/results/NAME out=…` gives the same bytes.
+Copied are sweep.json, the results.json of each job, and of each evaluation its numbers and the figures that
+the report shows; table.md and table.csv are made of the copies, so that they can be made again: `txl report
+ablations/results/NAME out=…` gives the same bytes.
 """
 
 from __future__ import annotations

@@ -70,7 +70,6 @@ def test_rows_that_failed_or_are_missing_are_shown(tmp_path):
     }
     table = json.loads(json.dumps(TABLE))
     table["rows"]["other"] = {"label": "LSTM", "published": {"init": 48.7}}
-    table["rows"]["later"] = {"label": "RECL", "overrides": [], "waits_for": "txl recl"}
     write_tables(write_sweep(tmp_path, runs, table))
     assert "| 1 of 3 | 2.270 |" in markdown_row(tmp_path, "xl")
     assert "| 1 of 3 completed, 1 failed, 1 missing |" in markdown_row(tmp_path, "xl")
@@ -78,7 +77,6 @@ def test_rows_that_failed_or_are_missing_are_shown(tmp_path):
     assert "| not run |" in markdown_row(tmp_path, "no\\_recurrence")
     assert "| 48.70 |" in markdown_row(tmp_path, "other")
     assert "| published only |" in markdown_row(tmp_path, "other")
-    assert "| waits for txl recl |" in markdown_row(tmp_path, "later")
     text = (tmp_path / "table.md").read_text()
     assert "- xl, seed 2: failed: CUDA out of memory. Tried to allocate 2.00 GiB\n" in text
     assert "- xl, seed 3: missing" in text

@@ -53,7 +53,7 @@ def written(train, settings: str = RECL, verb: str = "recl") -> str:
 
 def cells(train, row: str) -> list[str]:
     lines = (train.folder / "sweep" / "table.md").read_text().splitlines()
-    (line,) = (line for line in lines if line.startswith(f"| {row} |"))
+    line = next(line for line in lines if line.startswith(f"| {row} |"))
     return [cell.strip() for cell in line.strip("|").split("|")]
 
 
@@ -147,3 +147,39 @@ def test_rows_of_a_group_belong_together_in_the_tables_order_and_each_seed_by_it
     alone = {**TABLE, "evaluation": {"verb": "attention", "settings": []}}
     assert len(evaluations_of(alone, jobs)) == 6
     assert evaluations_of(None, jobs) == evaluations_of({"rows": {}}, jobs) == []
+
+
+SPEED = """
+title: Speed
+source: the tests
+published_on: nothing
+columns: {}
+measures: [slowdown]
+evaluation: {verb: speed, laptop: [WORDS]}
+scales: {laptop: {note: tiny, overrides: []}}
+rows:
+  short: {label: Short, published: {slowdown: 9}, at_attention_length: {laptop: 24}}
+  long: {label: Long, published: {slowdown: 99}, at_attention_length: {laptop: 40}}
+"""
+
+
+@pytest.mark.slow
+def test_what_needs_no_trained_model_is_measured_at_once(train):
+    train.environment["OMP_NUM_THREADS"] = "1"
+    words = ["data=lagged_copy", "model.n_layer=1", "model.d_model=16", "model.n_head=2", "model.d_head=8"]
+    words += ["model.d_inner=16", "attention_length=[24,40]", "segment_length=8", "batch_size=2", "rounds=1"]
+    said = SPEED.replace("WORDS", ", ".join(f'"{word}"' for word in words))
+    (train.folder / "speed.yaml").write_text(said)
+    run = start(train, "+ablation=speed.yaml", "hydra.sweep.dir=sweep")
+    assert run.wait(LIMIT) == 0, output(train)
+    assert "0 jobs in sweep" in output(train)
+    assert "1 of 1 evaluations done" in output(train)
+    result = json.loads((train.folder / "sweep" / "evaluations" / "speed" / "speed.json").read_text())
+    for row, entry in zip(("short", "long"), result["attention"], strict=True):
+        found = cells(train, row)
+        assert found[3:] == [
+            f"{entry['slowdown']['median']:,.0f}",
+            {"short": "9", "long": "99"}[row],
+            "completed",
+        ]
+    assert (train.folder / "sweep" / "report.html").read_text().count("data:image/png;base64,") == 1

@@ -21,7 +21,6 @@ rows:
   xl: {label: XL, encoding: Ours, published: {valid: 1.0}, overrides: [position=relative]}
   other: {label: Others, encoding: "-", published: {valid: 2.0}}
   rotary: {label: Rotary, encoding: Su, overrides: [position=rotary], laptop: [trainer.max_steps=6]}
-  late: {label: late, encoding: "-", waits_for: txl recl, overrides: []}
   same: {label: the same, same_run: xl, at_attention_length: {laptop: 8, paper: 16}}
 """
 
@@ -77,3 +76,7 @@ def test_one_row_is_an_ordinary_run(mine):
         of_one_row([f"+ablation={mine}"])
     with pytest.raises(ConfigError, match="add -m"):
         of_one_row(["--dry-run"])
+    with pytest.raises(ConfigError, match=r"ablation.reuse takes runs into a sweep; add -m"):
+        of_one_row([f"+ablation={mine}", "ablation.reuse=x"])
+    with pytest.raises(ConfigError, match=r"\+ablation=table9 trains nothing; add -m"):
+        of_one_row(["+ablation=table9"])

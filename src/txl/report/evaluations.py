@@ -1,8 +1,7 @@
-"""What `txl recl` or `txl attention` measured of a sweep's models: their numbers go to the runs, the figures
-to the page.
+"""What verbs measured of a sweep's models: the numbers go to the runs, the figures to the page.
 
 `sweep.json` lists the evaluations. Each directory holds `evaluation.json`, how it ended, and the result as
-`recl.json` or `attention.json`.
+`recl.json`, `attention.json` or `speed.json`.
 """
 
 from __future__ import annotations
@@ -126,8 +125,8 @@ def _give_recl(result: dict[str, Any], jobs: list[str], runs: list[Run]) -> list
         }
         if beyond := [f"{one['r']:g}" for one in model["effective"] if one["beyond"]]:
             notes.append(
-                f"{job}: the effective context at r = {', '.join(beyond)} is at least as long as shown; every "
-                "step up to the longest context gained enough."
+                f"{job}: the effective context at r = {', '.join(beyond)} is at least as long as shown; "
+                "every step up to the longest context gained enough."
             )
     return notes
 

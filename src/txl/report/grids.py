@@ -167,7 +167,7 @@ def status_of(row: Row) -> str:
     if not row.ours:
         return "published only"
     if not row.runs:
-        return f"waits for {row.waits_for}" if row.waits_for else "not run"
+        return "not run"
     done, all_of_it = len(row.completed), len(row.runs)
     if done and row.attention_length is not None and not any(one["attention"] for one in row.results):
         return f"attention length {row.attention_length} was not tried"

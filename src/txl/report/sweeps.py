@@ -53,7 +53,6 @@ class Row:
         label: for people.
         cells: what distinguishes it, by column.
         published: the paper's numbers, by measure.
-        waits_for: what does not exist yet and would measure it.
         same_run: the row whose runs these numbers are further ones of.
         attention_length: at which they are, where it is another one.
         ours: whether it is a row to be run here, and not one of another system.
@@ -64,7 +63,6 @@ class Row:
     label: str
     cells: dict[str, str] = field(default_factory=dict)
     published: dict[str, Any] = field(default_factory=dict)
-    waits_for: str | None = None
     same_run: str | None = None
     attention_length: int | None = None
     ours: bool = True
@@ -219,10 +217,9 @@ def _from_table(described: dict, table: dict) -> Sweep:
             str(row.get("label", name)),
             {column: str(row.get(column, "")) for column in table.get("columns") or {}},
             row.get("published") or {},
-            row.get("waits_for"),
             row.get("same_run"),
             row.get("at_attention_length"),
-            bool({"overrides", "same_run", "waits_for", "at_attention_length"} & set(row)),
+            bool({"overrides", "same_run", "at_attention_length"} & set(row)),
         )
         for name, row in table["rows"].items()
     ]

@@ -46,7 +46,6 @@ class _Row:
     overrides: list[str] | None = None
     laptop: list[str] | None = None
     paper: list[str] | None = None
-    waits_for: str | None = None
     same_run: str | None = None
     at_attention_length: dict[str, int] | None = None
 
@@ -116,8 +115,6 @@ class Ablation:
 
     def _why_not(self, name: str) -> str:
         row = self.table["rows"][name]
-        if "waits_for" in row:
-            return f"it waits for {row['waits_for']}"
         if "same_run" in row:
             return f"its numbers are of the run of {row['same_run']}; choose that row"
         return f"it has no overrides at scale={self.scale}, only published numbers"
@@ -181,7 +178,7 @@ def _read(name: str, scale: str, content: Any) -> Ablation:
         except ConfigError as error:
             raise ConfigError(f"rows.{row_name}: {error}") from error
         row = table["rows"][row_name]
-        if "overrides" in row and "waits_for" not in row:
+        if "overrides" in row:
             jobs[row_name] = last_of_each([*file.scales[scale].overrides, *row["overrides"]])
     try:
         measures_for(file.measures, metric_for(set()), measured=bool(jobs))
@@ -231,7 +228,7 @@ def _row(name: str, given: Any, scale: str, file: _File) -> dict[str, Any]:
     kept = {"label": row.label, **columns, "published": row.published}
     if row.overrides is not None or own is not None:
         kept["overrides"] = [*(row.overrides or []), *(own or [])]
-    more = {"waits_for": row.waits_for, "same_run": row.same_run}
+    more = {"same_run": row.same_run}
     if row.at_attention_length is not None:
         if scale not in row.at_attention_length:
             raise ConfigError(f"at_attention_length.{scale} is missing")

@@ -60,10 +60,8 @@ def sweep(context: HydraContext, task: TaskFunction, config: DictConfig, argumen
     name = ablation.name if ablation else name_of(jobs, config)
     directory = directory_of(name, asked, config)
     if asked.dry_run:
-        of_table = table["rows"] if table else {}
-        waiting = {row: said["waits_for"] for row, said in of_table.items() if "waits_for" in said}
         measured = evaluations_of(table, [described_job(job) for job in jobs])
-        console.print(plan(jobs, measured, directory, waiting), soft_wrap=True)
+        console.print(plan(jobs, measured, directory), soft_wrap=True)
         return
     directory.mkdir(parents=True, exist_ok=True)
     held = lock(directory, 2.0, "hydra.sweep.dir")

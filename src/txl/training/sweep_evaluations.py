@@ -1,9 +1,9 @@
-"""What is measured of a sweep's models when they are trained: `txl recl` of a group, `txl attention` of each;
-and `txl speed`, for which no model is trained.
+"""What is measured when a sweep's models are trained: `txl recl` of a group, `txl attention` of each.
 
-The ablation's `evaluation` says which verb, of which rows together, with which settings. Each is a process of
-its own with a directory below `evaluations/`: what the verb writes, what it printed in `console.log`, and in
-`evaluation.json` how it ended. One that is done is not repeated unless a model was trained anew since.
+Or `txl speed`, for which no model is trained. The ablation's `evaluation` says which verb, of which rows
+together, with which settings. Each is a process of its own with a directory below `evaluations/`: what the
+verb writes, what it printed in `console.log`, and in `evaluation.json` how it ended. One that is done is not
+repeated unless a model was trained anew since.
 """
 
 from __future__ import annotations

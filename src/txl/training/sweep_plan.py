@@ -13,14 +13,13 @@ from txl.training.sweep_evaluations import Evaluation
 from txl.training.sweep_jobs import Job
 
 
-def plan(jobs: list[Job], evaluations: list[Evaluation], sweep: Path, waiting: dict[str, str]) -> Text:
+def plan(jobs: list[Job], evaluations: list[Evaluation], sweep: Path) -> Text:
     """Return what a sweep would do, to be printed: two lines a job.
 
     Args:
         jobs: of the sweep.
         evaluations: what is measured of them then.
         sweep: its directory.
-        waiting: rows that are not run, and what they wait for.
     """
     common = set(jobs[0].overrides).intersection(*(job.overrides for job in jobs)) if len(jobs) > 1 else set()
     shared = [word for word in jobs[0].overrides if word in common] if jobs else []
@@ -42,7 +41,6 @@ def plan(jobs: list[Job], evaluations: list[Evaluation], sweep: Path, waiting: d
             said += f"  {text}"
         lines.append(Text(f"{job.row:<{width}}  ", "bold") + Text(said))
         lines.append(Text(f"    {' '.join(word for word in job.overrides if word not in common)}", "dim"))
-    lines += [Text(f"{row:<{width}}  waits for {what}") for row, what in waiting.items()]
     for one in evaluations:
         lines.append(Text("then  ", "bold") + Text(f"txl {one.verb} {' '.join(one.jobs)}"))
         lines.append(Text(f"    {' '.join(one.settings)}", "dim"))

@@ -11,7 +11,6 @@ from pathlib import Path
 from txl.training import ablations
 from txl.training.components import ConfigError, nearest
 
-
 KEYS = ("ablation", "scale", "ablation.rows", "ablation.reuse")
 
 
@@ -102,7 +101,11 @@ def of_one_row(words: list[str]) -> list[str]:
         raise ConfigError("--dry-run lists the jobs of a sweep; add -m. For one run there is: txl describe")
     if said.ablation is None:
         return words
+    if said.reuse is not None:
+        raise ConfigError("ablation.reuse takes runs into a sweep; add -m")
     _, rows = ablation_of(said)
+    if not rows:
+        raise ConfigError(f"+ablation={said.ablation} trains nothing; add -m to measure what it is about")
     if len(rows) != 1:
         raise ConfigError(
             f"+ablation={said.ablation} has {len(rows)} rows to run; add -m to run them, or choose one: "
