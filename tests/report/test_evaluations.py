@@ -132,4 +132,5 @@ def test_numbers_for_which_nothing_is_trained(tmp_path, said, cells, status):
     if status == "failed":
         assert "- length\\_800: failed: too slow" in (tmp_path / "table.md").read_text()
     else:
+        assert ",30.4,,1,1,30.4,," in (tmp_path / "table.csv").read_text()
         assert rows["length_1800"][-1] == "attention length 1800 was not tried"

@@ -137,7 +137,9 @@ def as_csv(sweep: Sweep) -> str:
 
 def _csv_numbers(row: Row, one: Measured) -> list[str]:
     sample, found = one.sample, one.difference
-    values = " ".join(f"{seed}:{_whole(value)}" for seed, value in one.values.items())
+    values = " ".join(
+        _whole(value) if seed is None else f"{seed}:{_whole(value)}" for seed, value in one.values.items()
+    )
     interval = ["", ""]
     beyond = ""
     if found:
