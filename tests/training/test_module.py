@@ -24,7 +24,7 @@ def module_of(
     return LanguageModel(
         small_model(**changes).train(),
         Training(*training, "ordered", "\n", False, False, chunks),
-        Evaluation(*evaluation, "ordered", "\n", clamp),
+        Evaluation(*evaluation, "ordered", "\n", clamp, None, [], 1, None),
         partial(adamw, lr=1e-3, beta1=0.9, beta2=0.95, weight_decay=0.0),
         partial(cosine, warmup_steps=2),
     )
@@ -61,9 +61,10 @@ def plain_score(tokens: np.ndarray, reach: int) -> float:
 
 @pytest.mark.parametrize(("loss", "segment"), [("full", 3), ("half", 4)])
 def test_each_document_is_scored_as_if_it_were_alone(loss, segment):
+    step = segment // 2 if loss == "half" else segment
     tokens = tokens_of(60)
     tokens[[9, 10, 31]] = 7
-    streams = DocumentStreams(tokens, 1, segment, loss=loss, border=[7])
+    streams = DocumentStreams(tokens, 1, segment, step=step, border=[7])
     edges = [*streams.starts.tolist(), 59]
     assert len(edges) > 4
 
@@ -73,7 +74,7 @@ def test_each_document_is_scored_as_if_it_were_alone(loss, segment):
         return module.scores.total
 
     alone = [
-        score(OrderedStreams(tokens[begin : end + 1], 1, segment, loss=loss))
+        score(OrderedStreams(tokens[begin : end + 1], 1, segment, step=step))
         for begin, end in itertools.pairwise(edges)
     ]
     assert score(streams) == pytest.approx(sum(alone), abs=1e-9)
