@@ -27,7 +27,7 @@ def scored(model, way, tokens=TOKENS):
 @pytest.mark.parametrize("batch_size", [1, 2, 5, 40])
 @pytest.mark.parametrize(("length", "stride"), [(7, 7), (7, 3), (1, 1), (202, 202), (300, 300), (8, 1)])
 def test_every_token_after_the_first_is_scored_once(batch_size, length, stride):
-    way = reading(batch_size, length, 0 if stride < length else 5, stride=stride)
+    way = reading(batch_size, length, 5, stride=stride)
     streams, counts = WarmedStreams(TOKENS, way, 2), np.zeros(len(TOKENS), int)
     for number in range(len(streams)):
         batch, places = streams.batch(0, number), streams.places(number)
@@ -40,7 +40,7 @@ def test_every_token_after_the_first_is_scored_once(batch_size, length, stride):
 
 @pytest.mark.parametrize("position", [RelativePosition, SinusoidalPosition])
 @pytest.mark.parametrize(
-    "options", [{}, {"attention": 5}, {"memory": 30}, {"reset": 3}, {"memory": 0, "stride": 2}]
+    "options", [{}, {"attention": 5}, {"memory": 30}, {"reset": 3}, {"memory": 0, "stride": 2}, {"stride": 2}]
 )
 def test_the_batch_size_does_not_change_the_number(options, position):
     """The warm-up covers all that a score depends on: equal to the rounding of float64."""
@@ -78,9 +78,17 @@ def test_a_memory_that_is_reset_holds_nothing_of_before():
             assert np.abs(scores[begin : begin + 7] - expected).max() < 1e-12
 
 
-def test_segments_that_overlap_exclude_a_memory():
-    with pytest.raises(ValueError, match="stride=3 below segment_length=7 reads tokens again"):
-        reading(stride=3)
+def test_of_segments_that_overlap_the_memory_takes_what_is_not_read_again():
+    model, tokens = small_model(), torch.from_numpy(TOKENS)
+    scores = scored(model, reading(3, stride=3))
+    with torch.no_grad():
+        memory = model.empty_memory(1, 9)
+        for begin in range(0, 190, 3):
+            piece = tokens[None, begin : begin + 8]
+            hidden, memory = model(piece[:, :-1], memory, remember=3)
+            expected = model.embedding.scores(hidden, piece[:, 1:])[0].numpy()
+            first = 4 if begin else 0
+            assert np.abs(scores[begin : begin + 7] - expected)[first:].max() < 1e-11
 
 
 def test_the_interval_respects_that_neighbours_are_alike():

@@ -56,6 +56,16 @@ def test_the_verb(run, tmp_path, capsys):
 
 def test_what_cannot_be_is_said_in_a_line(run, tmp_path, capsys):
     own = tmp_path / "own.txt"
+def test_segments_overlap_as_in_the_runs_own_evaluation(run_here, text_file):
+    words = [f"data.path={text_file}", "trainer.max_steps=2", "trainer.precision=32-true"]
+    run = run_here(*TINY, *words, "evaluation.batch_size=1", "evaluation.loss=half")
+    entry, own = evaluated(run)["attention"][0], json.loads((run / "results.json").read_text())["test"]
+    for key in ("segment_length", "memory_length", "stride", "tokens_scored"):
+        assert entry[key] == own[key]
+    assert entry["loss"] == pytest.approx(own["loss"], abs=1e-6)
+    assert evaluated(run, "segment_length=8")["attention"][0]["stride"] == 8
+
+
     for content, words, message in [
         ("", [], "own.txt: 0 tokens; scoring needs at least 2"),
         ("the €", [], "cannot be read with the vocabulary of"),

@@ -25,8 +25,9 @@ class Reading:
         segment_length: L, tokens of a segment.
         memory_length: M, slots of the memory; 0 for none.
         attention_length: how many keys a query may see, itself included; `None` for all there are.
-        stride: targets scored of each segment, its last; below L segments overlap, which needs M = 0. With 1
-            each prediction is a forward pass of its own (Al-Rfou et al. 2018).
+        stride: targets scored of each segment, its last; below L segments overlap, and of each the memory
+            takes what the next one does not read again. With 1 and M = 0 each prediction is a forward pass of
+            its own (Al-Rfou et al. 2018).
         reset_every: forget the memory before every so many segments of the text; `None` for never.
         warm_up: tokens read, unscored, before the part of each row, so that it begins with a memory; `None`
             for as many as a score can depend on.
@@ -39,13 +40,6 @@ class Reading:
     stride: int
     reset_every: int | None
     warm_up: int | None
-
-    def __post_init__(self) -> None:
-        if self.memory_length and self.stride != self.segment_length:
-            raise ValueError(
-                f"stride={self.stride} below segment_length={self.segment_length} reads tokens again, which "
-                f"a memory has already; use memory_length=0, not {self.memory_length}"
-            )
 
     @property
     def longest_attention(self) -> int:
@@ -61,9 +55,9 @@ class Reading:
         a layer, and whoever has read them has, up to rounding, the memory of one who read the whole text.
         """
         if self.warm_up is not None:
-            return -(-self.warm_up // self.segment_length) if self.memory_length else 0
+            return -(-self.warm_up // self.stride) if self.memory_length else 0
         kept = min(self.memory_length, self.longest_attention - 1)
-        return layers * -(-kept // self.segment_length)
+        return layers * -(-kept // self.stride)
 
 
 class WarmedStreams(Streams):
@@ -137,7 +131,7 @@ def score_text(
     reader = Reader(model, memory, reading.attention_length)
     for number in range(len(streams)):
         batch = streams.batch(0, number)
-        hidden_BLD = reader.read(batch.inputs.to(device), batch.fresh)
+        hidden_BLD = reader.read(batch.inputs.to(device), batch.fresh, reading.stride)
         if not (columns := batch.scored.any(dim=0)).any():
             continue
         begin = int(columns.int().argmax())  # only the last targets of segments that overlap are scored

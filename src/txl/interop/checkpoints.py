@@ -119,6 +119,13 @@ def _load_exported(path: Path) -> tuple[TransformerXL, dict[str, Any]]:
     return model, description
 
 
+def _overlap(evaluation: Mapping[str, Any]) -> dict[str, int]:
+    """Return how far apart the segments begin in which a run evaluates; nothing where they do not overlap."""
+    length = evaluation.get("segment_length") or 0
+    stride = length // 2 if evaluation.get("loss") == "half" else evaluation.get("stride") or length
+    return {"stride": stride} if stride < length else {}
+
+
 def _load_run(checkpoint: Mapping[str, Any], path: Path, trust: bool) -> tuple[TransformerXL, dict[str, Any]]:
     try:
         config, vocabulary = checkpoint["txl"]["config"], checkpoint["txl"]["vocabulary"]
@@ -132,7 +139,8 @@ def _load_run(checkpoint: Mapping[str, Any], path: Path, trust: bool) -> tuple[T
             "reading": {
                 name: evaluation.get(name)
                 for name in ("segment_length", "memory_length", "attention_length", "clamp_length")
-            },
+            }
+            | _overlap(evaluation),
             "vocabulary": vocabulary,
         }
         if "data" in config:

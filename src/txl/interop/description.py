@@ -7,9 +7,9 @@
      "data": {"sha256": "…", "settings": {"_target_": "txl.data.text", "path": "…", …}}}
 
 `model` and `position` are the groups of a run's settings with what the program adds to them: the number of
-tokens and the largest number of keys. `reading` says how the source reads a text, `vocabulary` which tokens
-there are (as `Vocabulary.lines` writes them), `data` from which corpus; a source that does not know them
-leaves them out.
+tokens and the largest number of keys. `reading` says how the source reads a text, with its `stride` where the
+segments overlap, `vocabulary` which tokens there are (as `Vocabulary.lines` writes them), `data` from which
+corpus; a source that does not know them leaves them out.
 """
 
 from __future__ import annotations

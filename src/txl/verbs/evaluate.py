@@ -174,7 +174,9 @@ def readings_of(trained: Trained, asked: Evaluate, length: int) -> list[Reading]
         else:
             if given and asked.memory_length is None:
                 memory = attention - 1
-            sizes = segment, memory, attention, segment
+            as_run = not given and segment == own.get("segment_length")
+            stride = own.get("stride") if as_run else None
+            sizes = segment, memory, attention, stride or segment
         longest, size, reach, stride = sizes
         reading = Reading(asked.batch_size, longest, size, reach, stride, asked.reset_every, asked.warm_up)
         context = max(attention if given else 0, asked.memory_length or 0)
