@@ -13,6 +13,7 @@ from txl.evaluation.recl import effective_contexts
 from txl.interop.checkpoints import export
 from txl.training import group
 from txl.training.trained import load
+from txl.verbs import attention
 
 SMALL = ["start=6", "step=6", "longest=24", "positions=40", "device=cpu"]
 
@@ -97,6 +98,18 @@ def test_how_far_a_query_may_see_and_a_text_of_ones_own_can_be_said(xl, tmp_path
     assert (three["cap"], three["cap_reason"]) == (12, "as given")
     assert everything["losses"][0] != three["losses"][0]
     assert result_in(tmp_path / "out")["data"]["name"] == "own.txt"
+
+
+def test_a_text_of_ones_own_is_read_as_that_of_the_training(xl, tmp_path):
+    one, path = group.member(xl, "xl"), tmp_path / "own.txt"
+    path.write_text("the\nlazy\n")
+    one.trained.description["data"]["settings"]["newlines"] = "drop"
+    expected = one.trained.vocabulary.encode(b"thelazy").tolist()
+    assert group.text_of([one], "test", path).tokens.tolist() == expected
+    assert attention._text(one.trained, attention.Settings(text=path)).tolist() == expected
+    path.write_text("the €")
+    with pytest.raises(ValueError, match=r"own.txt cannot be read with the vocabulary of .*xl"):
+        group.text_of([one], "test", path)
 
 
 def test_a_model_of_hugging_face_is_one_of_the_group(xl, tmp_path):

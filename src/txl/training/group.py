@@ -167,7 +167,7 @@ def text_of(members: Sequence[Member], split: str, file: Path | None) -> Text:
         return _read_by_tokenizers(members, file)
     vocabulary = knowing[0].vocabulary
     if file is not None:
-        text = Text(file.name, None, vocabulary.unit, vocabulary.encode(file.read_bytes()))
+        text = Text(file.name, None, vocabulary.unit, knowing[0].encoded(file.read_bytes(), f"text={file}"))
     else:
         source = next((trained for trained in knowing if "data" in trained.description), knowing[0])
         corpus = source.corpus()

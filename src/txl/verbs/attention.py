@@ -102,9 +102,7 @@ def _text(trained: Trained, chosen: Settings) -> np.ndarray:
         ValueError: an unknown split, or a text of another vocabulary.
     """
     if chosen.text is not None:
-        if trained.vocabulary is None:
-            raise ValueError(f"{trained.source} does not know its vocabulary, so it can read no text")
-        tokens = trained.vocabulary.encode(chosen.text.read_bytes())
+        tokens = trained.encoded(chosen.text.read_bytes(), f"text={chosen.text}")
     else:
         splits = trained.corpus().tokens
         if chosen.split not in splits:
