@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from txl.verbs import attention, convert, describe, evaluate, generate, parity, prepare, recl, report, speed
 
@@ -11,7 +15,11 @@ VERBS = (prepare, describe, evaluate, recl, speed, attention, generate, parity, 
 
 
 def main(words: list[str] | None = None) -> int:
-    """Run one verb and return its exit code: 0 for done, 1 for a failed check or wrong input."""
+    """Run one verb and return its exit code.
+
+    Returns:
+        0 for done, 1 for a failed check or wrong input, 130 after Ctrl-C and 143 after SIGTERM.
+    """
     parser = argparse.ArgumentParser(prog="txl", description=__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     for verb in VERBS:
@@ -21,14 +29,47 @@ def main(words: list[str] | None = None) -> int:
         arguments.overrides += more  # overrides after an option
     elif more:
         parser.error(f"unrecognized arguments: {' '.join(more)}")
+    with _terminated_as_interrupted() as received:
+        code = _code(arguments)
+    return 128 + received[0] if code == 130 and received else code
+
+
+def _code(arguments: argparse.Namespace) -> int:
+    """Run the verb and return its exit code, what went wrong said in a line."""
     try:
         return arguments.run(arguments)
     except (ValueError, OSError, ImportError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except (RuntimeError, MemoryError) as error:
+        from txl.training.hardware import reason
+
+        if not (said := reason(error).splitlines()[0]).startswith("out of memory"):
+            raise
+        print(f"error: {said}; use a smaller batch_size or shorter lengths", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
+
+
+@contextmanager
+def _terminated_as_interrupted() -> Iterator[list[int]]:
+    """Inside, SIGTERM is what Ctrl-C is, so that it leaves as much; give the list of those that came."""
+    received: list[int] = []
+
+    def interrupt(number: int, _: object) -> None:
+        received.append(number)
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():  # the only one that may set handlers
+        yield received
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield received
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 if __name__ == "__main__":

@@ -149,6 +149,7 @@ def test_mistakes_are_one_clear_line(model, tmp_path, capsys):
         ("memory_length=0",): "memory_length=0: the maps show the attention over the memory",
         ("memory_length=100000",): "none has the 100000 before it that memory_length asks for",
         ("tokens=0",): "tokens=0 must be at least 1, or null for all",
+        ("seed=-1",): "seed=-1 must be 0 or more",
         ("position=here",): "position=here: expected random or the number of a token",
         ("position=3",): "position=3: a segment of 16 tokens with 16 before it can begin at 16 to",
         ("heads=[4]",): "heads=[4]: the model has the heads 0 to 3, 2 in each of 2 layers",
@@ -162,6 +163,8 @@ def test_mistakes_are_one_clear_line(model, tmp_path, capsys):
         assert error.startswith("error: ")
         assert error.count("\n") == 1
     assert not (model.parent / "evaluations").exists()
+    assert main(["attention", str(model), *SHORT, f"out={tmp_path / 'empty.txt'}"]) == 1
+    assert "empty.txt is no folder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

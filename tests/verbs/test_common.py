@@ -1,11 +1,15 @@
 """The words after a verb's model: typed, and a misspelt one is answered with the nearest."""
 
+import os
+import signal
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from txl.verbs.common import result_path, settings
+from txl.__main__ import main
+from txl.verbs import describe
+from txl.verbs.common import check_place, result_path, settings
 
 
 @dataclass
@@ -52,3 +56,39 @@ def test_the_same_words_have_the_same_file():
     assert path == result_path(here, "evaluate", ["b=2", "a=1"], None)
     assert path != result_path(here, "evaluate", ["a=1", "b=3"], None)
     assert result_path(here, "evaluate", [], Path("x.json")) == Path("x.json")
+
+
+def test_where_nothing_can_be_written_is_said(tmp_path):
+    (tmp_path / "file").touch()
+    for path, message in {
+        tmp_path: "is a folder; name a file in it",
+        tmp_path / "file" / "new" / "x.json": "file is no folder",
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            check_place(path)
+    check_place(tmp_path / "file")
+    check_place(tmp_path / "new" / "x.json")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_verb_that_is_terminated_ends_as_with_ctrl_c(monkeypatch, capsys):
+    before = signal.getsignal(signal.SIGTERM)
+
+    def terminated(arguments):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(describe, "_describe", terminated)
+    assert main(["describe"]) == 143
+    assert capsys.readouterr().err == "interrupted\n"
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_too_little_memory_is_one_line(monkeypatch, capsys):
+    def failing(arguments):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory\nat c10")
+
+    monkeypatch.setattr(describe, "_describe", failing)
+    assert main(["describe"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("error: out of memory: DefaultCPUAllocator")
+    assert said.count("\n") == 1

@@ -1,6 +1,8 @@
 """`txl evaluate` as a user runs it: a run and words, a table, a JSON, a figure, scores of every token."""
 
 import json
+import os
+import signal
 
 import numpy as np
 import pytest
@@ -54,8 +56,6 @@ def test_the_verb(run, tmp_path, capsys):
     assert "own.txt" in capsys.readouterr().out
 
 
-def test_what_cannot_be_is_said_in_a_line(run, tmp_path, capsys):
-    own = tmp_path / "own.txt"
 def test_segments_overlap_as_in_the_runs_own_evaluation(run_here, text_file):
     words = [f"data.path={text_file}", "trainer.max_steps=2", "trainer.precision=32-true"]
     run = run_here(*TINY, *words, "evaluation.batch_size=1", "evaluation.loss=half")
@@ -66,6 +66,8 @@ def test_segments_overlap_as_in_the_runs_own_evaluation(run_here, text_file):
     assert evaluated(run, "segment_length=8")["attention"][0]["stride"] == 8
 
 
+def test_what_cannot_be_is_said_in_a_line(run, tmp_path, capsys):
+    own = tmp_path / "own.txt"
     for content, words, message in [
         ("", [], "own.txt: 0 tokens; scoring needs at least 2"),
         ("the €", [], "cannot be read with the vocabulary of"),
@@ -78,6 +80,8 @@ def test_segments_overlap_as_in_the_runs_own_evaluation(run_here, text_file):
         ("the lazy dog", ["memory_length=4", "stride=1"], "stride is for windows without memory"),
         ("the lazy dog", ["attention_length=4,0"], "attention_length=0 must be positive"),
         ("the lazy dog", ["atention_length=4"], "did you mean attention_length"),
+        ("the lazy dog", [f"out={tmp_path}"], f"{tmp_path} is a folder; name a file in it"),
+        ("the lazy dog", [f"scores={own}/x.tsv"], "own.txt is no folder"),
         ("the lazy dog", ["split=dev"], "split=dev: expected valid, test or train"),
     ]:
         own.write_text(content)
@@ -87,19 +91,47 @@ def test_segments_overlap_as_in_the_runs_own_evaluation(run_here, text_file):
     assert "nothing does not exist" in capsys.readouterr().err
 
 
-def test_what_was_scored_before_an_interruption_is_kept_and_called_partial(run, monkeypatch, capsys):
-    read, calls = scoring.Reader.read, []
-
-    def interrupted(self, *arguments):
-        calls.append(1)
-        if len(calls) == 5:
-            raise KeyboardInterrupt
-        return read(self, *arguments)
-
-    monkeypatch.setattr(scoring.Reader, "read", interrupted)
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_what_was_scored_before_an_interruption_is_kept_and_called_partial(
+    run, number, code, monkeypatch, capsys
+):
+    interrupt_at(monkeypatch, 5, lambda: os.kill(os.getpid(), number))
     words = ["batch_size=1", "attention_length=[8,16]", "device=cpu", "precision=32-true"]
-    assert main(["evaluate", str(run), *words]) == 130
+    assert main(["evaluate", str(run), *words]) == code
     found = json.loads(next((run / "evaluations").glob("*.json")).read_text())
     assert found["status"] == "interrupted"
     assert [(entry["partial"], entry["tokens_scored"]) for entry in found["attention"]] == [(True, 64)]
     assert "interrupted: 64 tokens were scored" in capsys.readouterr().out
+
+
+def test_what_ends_a_later_length_leaves_the_ones_before(run, monkeypatch, capsys):
+    def failing():
+        raise MemoryError("no more")
+
+    words = ["batch_size=1", "attention_length=[8,16]", "tokens=32", "device=cpu", "precision=32-true"]
+    interrupt_at(monkeypatch, 3, failing)  # of two segments each
+    assert main(["evaluate", str(run), *words]) == 1
+    assert "error: out of memory: no more; use a smaller" in capsys.readouterr().err
+    (path,) = (run / "evaluations").glob("*.json")
+    found = json.loads(path.read_text())
+    assert (found["status"], [entry["attention_length"] for entry in found["attention"]]) == (
+        "interrupted",
+        [8],
+    )
+    interrupt_at(monkeypatch, 1, lambda: os.kill(os.getpid(), signal.SIGINT))
+    assert main(["evaluate", str(run), *words]) == 130
+    assert "nothing is written" in capsys.readouterr().out
+    assert json.loads(path.read_text()) == found
+
+
+def interrupt_at(monkeypatch, count, act):
+    """Let reading a segment, from now on the count-th, do something before it."""
+    read, calls = scoring.Reader.read, []
+
+    def interrupted(self, *arguments):
+        calls.append(1)
+        if len(calls) == count:
+            act()
+        return read(self, *arguments)
+
+    monkeypatch.setattr(scoring.Reader, "read", interrupted)

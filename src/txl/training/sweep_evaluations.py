@@ -229,7 +229,7 @@ def _wait(process: subprocess.Popen, one: Evaluation, stop: Stop) -> int:
         bar.add_task(f"txl {one.verb} {' '.join(one.jobs)}", total=None)
         while process.poll() is None:
             if stop.received and asked is None:
-                process.send_signal(signal.SIGINT)
+                process.send_signal(signal.SIGTERM)  # a process of a script's "&" ignores SIGINT
                 asked = time.monotonic()
             elif asked is not None and time.monotonic() - asked > GRACE_SECONDS:
                 process.kill()

@@ -11,7 +11,7 @@ from rich import box
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from txl.verbs.common import add_source, console, result_path, settings, write_result
+from txl.verbs.common import add_source, check_place, console, result_path, settings, write_result
 
 if TYPE_CHECKING:
     import numpy as np
@@ -60,6 +60,8 @@ class Settings:
     def __post_init__(self) -> None:
         if self.tokens is not None and self.tokens < 1:
             raise ValueError(f"tokens={self.tokens} must be at least 1, or null for all")
+        if self.seed < 0:
+            raise ValueError(f"seed={self.seed} must be 0 or more")
         if self.position != "random" and not self.position.isdecimal():
             raise ValueError(f"position={self.position}: expected random or the number of a token")
 
@@ -80,9 +82,10 @@ def _attention(arguments: argparse.Namespace) -> int:
 
     trained = load(arguments.source, chosen.trust)
     text = _text(trained, chosen)
-    result, arrays = _measure(trained, text, chosen)
     out = chosen.out / "attention.json" if chosen.out else None
     path = result_path(trained.directory, "attention", arguments.overrides, out)
+    check_place(path)
+    result, arrays = _measure(trained, text, chosen)
     _write(path, result, arrays)
     figures = chosen.out or trained.directory / "figures"
     drawn = [*draw_attention(path, figures), write_page(path, figures)]

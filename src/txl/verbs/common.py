@@ -6,6 +6,7 @@ import argparse
 import hashlib
 import inspect
 import json
+import os
 import types
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -111,6 +112,17 @@ def result_path(directory: Path, verb: str, words: Iterable[str], out: Path | No
         return out
     said = hashlib.sha256("\n".join(sorted(words)).encode()).hexdigest()[:8]
     return directory / "evaluations" / f"{verb}-{said}.json"
+
+
+def check_place(path: Path) -> None:
+    """Raise ValueError where a file cannot be written: to be known before the long work that makes it."""
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; name a file in it")
+    there = next(folder for folder in path.absolute().parents if folder.exists())
+    if not there.is_dir():
+        raise ValueError(f"{path} cannot be written: {there} is no folder")
+    if not os.access(there, os.W_OK):
+        raise ValueError(f"{path} cannot be written: {there} must not be changed")
 
 
 def write_result(path: Path, result: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from txl.verbs.common import add_source, console, result_path, settings, write_result
+from txl.verbs.common import add_source, check_place, console, result_path, settings, write_result
 
 if TYPE_CHECKING:
     import numpy as np
@@ -98,6 +98,8 @@ def _evaluate(arguments: argparse.Namespace) -> int:
         trained.model.position.clamp_length = clamp
     readings = readings_of(trained, asked, len(tokens))
     path = result_path(trained.directory, "evaluate", arguments.overrides, asked.out)
+    for place in filter(None, (path, asked.scores)):
+        check_place(place)
     unit, per_token, status = trained.vocabulary.unit, [], "completed"
     result = {"schema": 1, "verb": "evaluate", "source": str(trained.source), "read": what, "unit": unit}
     with computing(trained.model, asked.device, asked.precision) as device:
@@ -107,9 +109,13 @@ def _evaluate(arguments: argparse.Namespace) -> int:
             if entry["tokens_scored"]:
                 result["attention"].append(entry)
                 per_token.append(scores)
+                write_result(path, result)
             if entry["partial"]:
                 status = "interrupted"
                 break
+    if not per_token:
+        console.print("interrupted before a token was scored, and nothing is written", style="red")
+        return 130
     result["status"] = status
     write_result(path, result)
     written = [path]
@@ -118,7 +124,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
 
         figure = trained.directory / "figures" / f"{path.stem}.png"
         written.append(draw_attention_lengths(result["attention"], unit, what, figure))
-    if asked.scores and per_token:
+    if asked.scores:
         write_scores(asked.scores, trained, tokens, result["attention"], per_token)
         written.append(asked.scores)
     console.print(as_table(result))
@@ -270,6 +276,7 @@ def write_scores(
 
     lines = trained.vocabulary.lines()
     names = [f"score_at_{entry['attention_length']}" for entry in entries]
+    path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8") as file:
         print("place", "id", "symbol", *names, sep="\t", file=file)
         for place in range(1, len(tokens)):

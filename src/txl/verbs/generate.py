@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from txl.verbs.common import add_source, console, result_path, settings, write_result
+from txl.verbs.common import add_source, check_place, console, result_path, settings, write_result
 
 if TYPE_CHECKING:
     import numpy as np
 
     from txl.training.trained import Trained
 
+COLDEST = 1e-6  # temperature: below, logits may be divided to infinity
 BETWEEN = "---"  # the line between the prompts of a file
 
 
@@ -69,14 +70,18 @@ class Generate:
         for key in ("context", "tokens", "top_k", "samples"):
             if (value := getattr(self, key)) is not None and value < 1:
                 raise ValueError(f"{key}={value} must be positive")
-        if not 0 < self.temperature < float("inf"):
+        if not COLDEST <= self.temperature < float("inf"):
             raise ValueError(
-                f"temperature={self.temperature} must be positive; greedy=true takes the likeliest"
+                f"temperature={self.temperature} must be {COLDEST} or more; greedy=true takes the likeliest"
             )
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"seed={self.seed} must be from 0 to 2**63 - 1")
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise ValueError(f"top_p={self.top_p} must be above 0 and at most 1")
         if self.memory_length is not None and self.memory_length < 0:
             raise ValueError(f"memory_length={self.memory_length} must be 0 or more")
+        if self.out is not None and self.out.suffix == ".md":
+            raise ValueError(f"out={self.out} is where the page goes; name the JSON, out=….json")
         if self.position not in (None, "random") and not self.position.isdecimal():
             raise ValueError(f"position={self.position}: expected random or the number of a token")
 
@@ -96,6 +101,7 @@ def _generate(arguments: argparse.Namespace) -> int:
     trained = load(arguments.source, asked.trust)
     prompts, reference, place = prompts_of(trained, asked)
     path = result_path(trained.directory, "generate", arguments.overrides, asked.out)
+    check_place(path)
     with computing(trained.model, asked.device, asked.precision):
         written, whole = drawn(trained, prompts, asked)
     texts = [
@@ -139,10 +145,10 @@ def prompts_of(trained: Trained, asked: Generate) -> tuple[list[list[int]], str 
     import numpy as np
 
     if asked.prompt is not None or asked.file is not None:
-        text = asked.prompt if asked.prompt is not None else asked.file.read_text("utf-8").removesuffix("\n")
+        text = asked.prompt if asked.prompt is not None else written_in(asked.file)
         pieces, lines = [[]], text.split("\n")
         for line in lines:
-            if line == BETWEEN and asked.file is not None:
+            if line.removesuffix("\r") == BETWEEN and asked.file is not None:
                 pieces.append([])
             else:
                 pieces[-1].append(line)
@@ -158,6 +164,14 @@ def prompts_of(trained: Trained, asked: Generate) -> tuple[list[list[int]], str 
     after = shown(trained, tokens[place : place + asked.tokens].tolist())
     where = f"{corpus.name}, {asked.split}, token {place:,}"
     return [tokens[max(0, place - asked.context) : place].tolist()], after, where
+
+
+def written_in(file: Path) -> str:
+    """Return the text of a file, its line ends as they are, without the last one."""
+    try:
+        return file.read_bytes().decode().removesuffix("\n")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"file={file} is no text in UTF-8: {error}") from error
 
 
 def encoded(trained: Trained, text: str) -> list[int]:

@@ -19,7 +19,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from txl.verbs.common import console, result_path, settings, write_result
+from txl.verbs.common import check_place, console, result_path, settings, write_result
 
 if TYPE_CHECKING:
     import numpy as np
@@ -132,6 +132,7 @@ def _recl(arguments: argparse.Namespace) -> int:
     text = text_of(members, chosen.split, chosen.text)
     positions = choose_positions(len(text.tokens), lengths[-1], chosen.step, chosen.positions, chosen.seed)
     folder = chosen.out or _folder(members, chosen)
+    check_place(folder / "recl.json")
     began = time.monotonic()
     try:
         scored = [_scored(one, text, positions, lengths, chosen, folder) for one in members]

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from txl.verbs.common import console, result_path, settings, write_result
+from txl.verbs.common import check_place, console, result_path, settings, write_result
 
 if TYPE_CHECKING:
     from txl.evaluation.speed import Work
@@ -103,6 +103,7 @@ def _speed(arguments: argparse.Namespace) -> int:
     title = sources[0] if sources else " ".join(shape)
     folder = own.pop("directory")
     path = result_path(folder, "speed", arguments.overrides, chosen.out)
+    check_place(path)
     figure = (chosen.out.parent if chosen.out else folder / "figures") / f"{path.stem}.png"
     result = {"schema": 1, "verb": "speed", "shape": title, "random_parameters": not sources}
     for file in _measured(model, result, own, chosen, path, figure):
