@@ -18,6 +18,7 @@ from omegaconf import OmegaConf
 
 from conftest import ROOT
 from training.test_sweep_words import MINE
+from txl.report.sweeps import read_sweeps
 from txl.training import sweep_words
 from txl.training.assemble import use_absolute_paths
 from txl.training.command import ablated
@@ -156,6 +157,28 @@ def test_jobs_with_the_same_name_do_not_share_a_directory(run):
     assert run("data.path=x/y,x y", "data=text", directory="paths") == 0
     assert [job["directory"] for job in run.jobs("paths")] == ["path-x-y/seed1", "path-x-y-2/seed1"]
     assert len(set(run.task.ran)) == 6
+
+
+def test_every_job_has_its_row_in_the_table(run):
+    """Also those of an earlier call, of a row that the file has no more, and those that got a number."""
+
+    def rows() -> dict[str, int]:
+        found = {row.name: len(row.runs) for row in read_sweeps([run.folder / "sweep"]).rows}
+        return {name: count for name, count in found.items() if count}
+
+    one = ["+ablation=mine.yaml", "ablation.rows=[xl]"]
+    assert run(*one, "data=text", "data.path=x/y,x y") == 0
+    assert rows() == {"xl_path-x-y": 1, "xl_path-x-y-2": 1, "same_path-x-y": 1}
+    assert run("+ablation=mine.yaml") == 0
+    (run.folder / "mine.yaml").write_text(MINE.replace("rotary:", "turned:"), "utf-8")
+    assert run("+ablation=mine.yaml", "ablation.rows=[turned]") == 0
+    names = {"xl", "same", "turned", "rotary", "xl_path-x-y", "xl_path-x-y-2"}
+    assert rows() == dict.fromkeys(names, 1)
+
+
+def test_what_is_asked_for_twice_is_run_once(run):
+    assert run("+ablation=mine.yaml", "ablation.rows=[xl]", "seed=1,1,2") == 0
+    assert run.task.ran == ["xl/seed1", "xl/seed2"]
 
 
 def test_what_is_done_is_not_repeated_and_what_failed_is_tried_again(run, capsys):

@@ -29,7 +29,7 @@ from txl.training.results import begun
 from txl.training.run import lock, record_failure, write_whole
 from txl.training.sweep_evaluations import evaluations_of, run_evaluations
 from txl.training.sweep_job import SWEEP, Stop, status_of
-from txl.training.sweep_jobs import NO_ROW, Job, make_jobs, reuse, short_hash, with_variants
+from txl.training.sweep_jobs import NO_ROW, Job, make_jobs, reuse, short_hash, with_rows_of, with_variants
 from txl.training.sweep_plan import plan
 from txl.training.sweep_progress import SweepProgress
 from txl.training.sweep_words import SweepWords, ablation_of
@@ -78,7 +78,7 @@ def sweep(context: HydraContext, task: TaskFunction, config: DictConfig, argumen
             linked = reuse(jobs, directory, asked.reuse)
             console.print(f"{linked} jobs are runs of {asked.reuse}", markup=False, soft_wrap=True)
         todo = begin(directory, jobs, described)
-        evaluations = evaluations_of(table, described["jobs"])
+        evaluations = evaluations_of(described["table"], described["jobs"])
         received = run_jobs(directory, jobs, todo, (context, task, config))
         statuses = ["to do"] * len(evaluations)
         if not received:
@@ -132,6 +132,7 @@ def begin(directory: Path, jobs: list[Job], described: dict[str, Any]) -> list[J
         ValueError: the directory holds another sweep, or runs with other settings.
     """
     path = directory / SWEEP
+    earlier: dict[str, Any] = {}
     if path.exists():
         earlier = json.loads(path.read_text("utf-8"))
         for key in ("name", "scale"):
@@ -144,6 +145,8 @@ def begin(directory: Path, jobs: list[Job], described: dict[str, Any]) -> list[J
         others = [job for job in earlier["jobs"] if job["directory"] not in known]
         described["jobs"] += [job for job in others if status_of(directory / job["directory"])]
     statuses = [job.check_directory(directory) for job in jobs]
+    if described["table"]:
+        described["table"] = with_rows_of(described["jobs"], described["table"], earlier.get("table"))
     described["evaluations"] = [
         one.described() for one in evaluations_of(described["table"], described["jobs"])
     ]

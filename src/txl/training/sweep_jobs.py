@@ -115,7 +115,9 @@ def make_jobs(
         moving = [word for word, moves in zip(words, swept, strict=True) if moves]
         variant = variant_name([word for word in moving if not word.startswith("seed=")])
         variants[variant] = None
-        jobs.append(Job(row_name(row, variant), last_of_each([*own, *words])))
+        job = Job(row_name(row, variant), last_of_each([*own, *words]))
+        if job not in jobs:  # seed=1,1
+            jobs.append(job)
     for job in jobs:
         _compose(job, context, master)
     _tell_apart(jobs)
@@ -233,4 +235,23 @@ def with_variants(table: dict[str, Any], variants: list[str]) -> dict[str, Any]:
         if together in row:
             varied[together] = f"{row[together]}, {variant}"  # each variant is a group of its own
         rows[row_name(name, variant)] = varied
+    return {**table, "rows": rows}
+
+
+def with_rows_of(
+    jobs: list[dict[str, Any]], table: dict[str, Any], earlier: dict[str, Any] | None
+) -> dict[str, Any]:
+    """Return a table in which every job has its row, so that no result is left out of it.
+
+    Args:
+        jobs: as `sweep.json` has them.
+        table: of this call.
+        earlier: of the call before, which may have had rows that this one has not.
+    """
+    rows = dict(table["rows"])
+    before = earlier["rows"] if earlier else {}
+    for name in (job["row"] for job in jobs):
+        same_name = rows.get(name.rpartition("-")[0], {})  # it got a number, see `_tell_apart`
+        found = before.get(name) or {"overrides": [], **same_name, "label": name}
+        rows.setdefault(name, {column: "" for column in table["columns"]} | found)
     return {**table, "rows": rows}
