@@ -176,6 +176,28 @@ def test_every_job_has_its_row_in_the_table(run):
     assert rows() == dict.fromkeys(names, 1)
 
 
+@pytest.mark.parametrize("content", ["", "[]", "{}", "null", '{"name": "mine", "jobs": [3]}'])
+def test_damaged_files_are_one_line_that_names_them(run, content):
+    words = ["+ablation=mine.yaml", "ablation.rows=[xl]"]
+    for name in ("sweep.json", "xl/seed5/results.json"):
+        path = run.folder / "sweep" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+        with pytest.raises(ValueError, match=f"{name} is damaged"):
+            run(*words)
+        assert path.read_text() == content
+        if name == "sweep.json":
+            with pytest.raises(ValueError, match=r"sweep\.json is damaged"):
+                run(*words, "ablation.reuse=sweep", directory="other")
+            path.unlink()
+    assert run.task.ran == []
+
+
+def test_an_ablation_without_a_name_is_no_ordinary_sweep(run):
+    with pytest.raises(ConfigError, match="there is no ablation"):
+        run("+ablation=")
+
+
 def test_what_is_asked_for_twice_is_run_once(run):
     assert run("+ablation=mine.yaml", "ablation.rows=[xl]", "seed=1,1,2") == 0
     assert run.task.ran == ["xl/seed1", "xl/seed2"]

@@ -80,3 +80,12 @@ def test_one_row_is_an_ordinary_run(mine):
         of_one_row([f"+ablation={mine}", "ablation.reuse=x"])
     with pytest.raises(ConfigError, match=r"\+ablation=table9 trains nothing; add -m"):
         of_one_row(["+ablation=table9"])
+
+
+def test_another_sweeper_is_not_asked_for_what_ours_alone_does():
+    """It would train what was only to be listed, or something else than the rows."""
+    for words, what in ((["--dry-run"], "--dry-run"), (["+ablation=table6"], "ablation=table6")):
+        with pytest.raises(ConfigError, match=f"hydra/sweeper=basic knows no {what}; leave one of them out"):
+            parse(["-m", "hydra/sweeper=basic", *words])
+        parse(["-m", "hydra/sweeper=txl", *words])
+    parse(["-m", "hydra/sweeper=basic", "seed=1,2"])

@@ -8,20 +8,41 @@ from typing import Any
 
 
 def read_results(directory: Path) -> dict[str, Any]:
-    """Return `results.json` of a run."""
-    return json.loads((Path(directory) / "results.json").read_text("utf-8"))
+    """Return `results.json` of a run.
+
+    Raises:
+        ValueError: it is damaged.
+    """
+    path = Path(directory) / "results.json"
+    try:
+        results = json.loads(path.read_text("utf-8"))
+        results["status"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{path} is damaged ({type(error).__name__}: {error}); bring it back, or delete it to begin the "
+            "run anew"
+        ) from error
+    return results
 
 
 def read_metrics(directory: Path, *keys: str) -> list[dict[str, Any]]:
     """Return the lines of `metrics.jsonl` that hold all of `keys`, with numbers.
 
-    A last line that a dying disk or machine cut short is left out; one in the middle is an error.
+    A last line that a dying disk or machine cut short is left out.
+
+    Raises:
+        ValueError: a line in the middle is damaged.
     """
     path = Path(directory) / "metrics.jsonl"
     if not path.exists():
         return []
     *whole, _torn = path.read_text("utf-8").split("\n")
-    lines = [json.loads(line) for line in whole]
+    lines = []
+    for number, line in enumerate(whole, 1):
+        try:
+            lines.append(json.loads(line))
+        except ValueError as error:
+            raise ValueError(f"{path} is damaged in line {number} ({error}); delete that line") from error
     return [line for line in lines if all(line.get(key) is not None for key in keys)]
 
 

@@ -29,7 +29,16 @@ from txl.training.results import begun
 from txl.training.run import lock, record_failure, write_whole
 from txl.training.sweep_evaluations import evaluations_of, run_evaluations
 from txl.training.sweep_job import SWEEP, Stop, status_of
-from txl.training.sweep_jobs import NO_ROW, Job, make_jobs, reuse, short_hash, with_rows_of, with_variants
+from txl.training.sweep_jobs import (
+    NO_ROW,
+    Job,
+    make_jobs,
+    read_described,
+    reuse,
+    short_hash,
+    with_rows_of,
+    with_variants,
+)
 from txl.training.sweep_plan import plan
 from txl.training.sweep_progress import SweepProgress
 from txl.training.sweep_words import SweepWords, ablation_of
@@ -51,7 +60,7 @@ def sweep(context: HydraContext, task: TaskFunction, config: DictConfig, argumen
         SystemExit: a job failed (1), or a signal stopped the sweep (128 and its number).
     """
     asked = sweep_words.asked
-    ablation, rows = ablation_of(asked) if asked.ablation else (None, {NO_ROW: []})
+    ablation, rows = ablation_of(asked) if asked.ablation is not None else (None, {NO_ROW: []})
     if not rows and arguments:
         raise ConfigError(f"{ablation.name} trains nothing, and {arguments[0]} says how to")
     check_launcher(config)
@@ -134,7 +143,7 @@ def begin(directory: Path, jobs: list[Job], described: dict[str, Any]) -> list[J
     path = directory / SWEEP
     earlier: dict[str, Any] = {}
     if path.exists():
-        earlier = json.loads(path.read_text("utf-8"))
+        earlier = read_described(directory)
         for key in ("name", "scale"):
             if earlier[key] != described[key]:
                 raise ValueError(

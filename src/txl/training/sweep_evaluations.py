@@ -99,7 +99,7 @@ class Evaluation:
         trained = [stamp(path) for job in self.jobs for path in (sweep / job / "checkpoints").glob("*.ckpt")]
         return (
             said.get("status") == "completed"
-            and (said["jobs"], said["words"]) == (self.jobs, self.words(sweep))
+            and (said.get("jobs"), said.get("words")) == (self.jobs, self.words(sweep))
             and result >= max(trained, default=1)
         )
 
@@ -119,9 +119,12 @@ def attention_length(results: dict[str, Any]) -> int:
 
 
 def how(folder: Path) -> dict[str, Any]:
-    """Return how an evaluation ended; nothing if it never did."""
-    path = folder / EVALUATION
-    return json.loads(path.read_text("utf-8")) if path.exists() else {}
+    """Return how an evaluation ended; nothing if it never did, or nobody can read how."""
+    try:
+        said = json.loads((folder / EVALUATION).read_text("utf-8"))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return said if isinstance(said, dict) else {}
 
 
 def evaluations_of(table: dict[str, Any] | None, jobs: list[dict[str, Any]]) -> list[Evaluation]:

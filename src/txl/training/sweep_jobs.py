@@ -82,7 +82,7 @@ class Job:
     def check(self, directory: Path) -> str | None:
         """Do the same for any run directory."""
         status = status_of(directory)
-        earlier = read_results(directory)["config"] if status else None
+        earlier = read_results(directory).get("config") if status else None
         if earlier is None or self.config is None:
             return status
         # How long it trains may change while it goes on, not when it is done.
@@ -203,8 +203,7 @@ def reuse(jobs: list[Job], sweep: Path, other: Path) -> int:
     """
     if not (other / SWEEP).exists():
         raise ValueError(f"ablation.reuse={other} holds no {SWEEP}; name the directory of a sweep")
-    found = json.loads((other / SWEEP).read_text("utf-8"))["jobs"]
-    runs = [other / job["directory"] for job in found]
+    runs = [other / job["directory"] for job in read_described(other)["jobs"]]
     runs, linked = [run for run in runs if status_of(run) == "completed"], 0
     for job in jobs:
         place = sweep / job.directory
@@ -214,6 +213,25 @@ def reuse(jobs: list[Job], sweep: Path, other: Path) -> int:
             place.symlink_to(os.path.relpath(same.resolve(), place.parent.resolve()))
             linked += 1
     return linked
+
+
+def read_described(directory: Path) -> dict[str, Any]:
+    """Return the `sweep.json` of a sweep.
+
+    Raises:
+        ValueError: it is damaged.
+    """
+    path = directory / SWEEP
+    try:
+        described = json.loads(path.read_text("utf-8"))
+        for key in ("row", "directory"):
+            [job[key] for job in described["jobs"]]
+        return {"name": described["name"], "scale": described["scale"], **described}
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{path} is damaged ({type(error).__name__}: {error}); delete it, and the sweep's command writes "
+            "it anew"
+        ) from error
 
 
 def _has_settings(run: Path, job: Job) -> bool:
@@ -253,5 +271,5 @@ def with_rows_of(
     for name in (job["row"] for job in jobs):
         same_name = rows.get(name.rpartition("-")[0], {})  # it got a number, see `_tell_apart`
         found = before.get(name) or {"overrides": [], **same_name, "label": name}
-        rows.setdefault(name, {column: "" for column in table["columns"]} | found)
+        rows.setdefault(name, dict.fromkeys(table["columns"], "") | found)
     return {**table, "rows": rows}

@@ -61,6 +61,10 @@ def parse(words: list[str]) -> SweepWords:
     if said and "ablation" not in said:
         key, value = next(iter(said.items()))
         raise ConfigError(f"{key}={value} is about an ablation; name one as well: +ablation=…")
+    others_sweeper = next((word for word in others if word.startswith("hydra/sweeper=")), "hydra/sweeper=txl")
+    if others_sweeper != "hydra/sweeper=txl" and (said or "--dry-run" in words):
+        asked_for = "--dry-run" if "--dry-run" in words else f"ablation={said['ablation']}"
+        raise ConfigError(f"{others_sweeper} knows no {asked_for}; leave one of them out")
     rows = said.get("ablation.rows")
     if rows is not None:
         rows = [row.strip(" '\"") for row in rows.strip("[]").split(",") if row.strip()]
