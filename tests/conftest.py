@@ -21,6 +21,10 @@ from omegaconf import open_dict
 from txl.model import RelativePosition, TransformerXL
 
 ROOT = Path(__file__).parent.parent
+# The published experiments; what an ablation begins with is tested with the ablations.
+EXPERIMENTS = sorted(
+    path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml") if not path.stem.endswith("_laptop")
+)
 WORDS = [
     "the",
     "quick",

@@ -7,7 +7,7 @@ import sys
 import pytest
 import yaml
 
-from conftest import ROOT
+from conftest import EXPERIMENTS, ROOT
 from txl.training.components import ConfigError
 from txl.training.compose import composed
 from txl.training.config import check
@@ -30,7 +30,6 @@ COUNTS = {
     "wt103_128m": (128_007_688, None),
     "ptb": (26_351_560, None),
 }
-EXPERIMENTS = sorted(path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml"))
 
 
 def settings(*overrides: str):

@@ -6,12 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from conftest import ROOT, WORDS, metrics_of, tiny_text
+from conftest import EXPERIMENTS, WORDS, metrics_of, tiny_text
 from txl.training.compose import composed
 
-# The published ones; the others are tested with the ablations that begin with them.
-FILES_OF_EXPERIMENTS = sorted((ROOT / "conf" / "experiment").glob("*.yaml"))
-EXPERIMENTS = [path.stem for path in FILES_OF_EXPERIMENTS if not path.stem.endswith("_laptop")]
 # How the files of each corpus are called, and what is known of the real one and does not hold here.
 FILES = {"wikitext103": "wiki.{}.tokens", "ptb": "ptb.{}.txt", "lm1b": "{}.txt"}
 FACTS = {
