@@ -9,7 +9,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from txl.report.files import metric_of
+from txl.report.files import metric_of, score_key
 
 LINE = "#c44e2b"
 
@@ -24,8 +24,7 @@ def draw_attention_lengths(entries: list[dict[str, Any]], unit: str, title: str,
         title: the headline.
         path: where the figure goes.
     """
-    key, name = metric_of(unit)
-    key = "perplexity" if key == "perplexity" else "bits_per_character"
+    key, (_, name) = score_key(unit), metric_of(unit)
     figure = Figure(figsize=(6.4, 4.0), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()

@@ -25,6 +25,11 @@ def read_results(directory: Path) -> dict[str, Any]:
     return results
 
 
+def read_status(directory: Path) -> str | None:
+    """Return the status of a run; `None` if it has not begun."""
+    return read_results(directory)["status"] if (Path(directory) / "results.json").exists() else None
+
+
 def read_metrics(directory: Path, *keys: str) -> list[dict[str, Any]]:
     """Return the lines of `metrics.jsonl` that hold all of `keys`, with numbers.
 
@@ -57,3 +62,8 @@ def metric_of(unit: str) -> tuple[str, str]:
         return "perplexity", "perplexity"
     name = "byte" if unit == "byte" else "character"
     return f"bits_per_{name}", f"bits per {name}"
+
+
+def score_key(unit: str) -> str:
+    """Return the key that the same metric has in a score of `results.json`, whatever the symbol is."""
+    return "perplexity" if unit in ("word", "bpe") else "bits_per_character"

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from txl.report.files import metric_of, read_metrics, read_results, shown
+from txl.report.files import metric_of, read_metrics, read_results, score_key, shown
 
 TRAIN, VALID, RULER = "#8fb3d9", "#c44e2b", "#8a8a8a"
 
@@ -90,5 +90,4 @@ def _title(results: dict, name: str) -> str:
     test = results.get("test")
     if not test:
         return f"{model} ({results['status']})"
-    value = test["perplexity"] if name == "perplexity" else test["bits_per_character"]
-    return f"{model}: {shown(value, 3)} {name} on test"
+    return f"{model}: {shown(test[score_key(results['data']['unit'])], 3)} {name} on test"

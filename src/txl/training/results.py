@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import subprocess
+from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,11 @@ def begun(name: str | None, seed: int | None, overrides: list[str], config: dict
         "git": git(Path(__file__).parent),
         "finished_at": None,
     }
+
+
+def now() -> str:
+    """Return the time in UTC, to the second."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 def score_of(scores: ScoreSum, unit: str, settings: Evaluation) -> dict[str, Any]:

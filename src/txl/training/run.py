@@ -12,7 +12,6 @@ import logging
 import os
 import signal
 import time
-from datetime import datetime, timezone
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -23,7 +22,7 @@ from pytorch_lightning.utilities.exceptions import MisconfigurationException, SI
 from txl.data import Corpus
 from txl.evaluation.scores import ScoreSum
 from txl.report import draw_learning_curve
-from txl.report.files import read_results
+from txl.report.files import read_results, read_status
 from txl.training import processes
 from txl.training.checkpoints import LAST, newest
 from txl.training.config import Evaluation
@@ -31,7 +30,7 @@ from txl.training.guard import DivergedError
 from txl.training.hardware import reason
 from txl.training.interruption import Interrupted, Interruption, queue_again
 from txl.training.metrics import RunLogger, finite
-from txl.training.results import begun, score_of
+from txl.training.results import begun, now, score_of
 
 log = logging.getLogger(__name__)
 
@@ -162,7 +161,7 @@ class Run:
 
     def status(self) -> str | None:
         """Return the status that `results.json` has now, whichever process wrote it."""
-        return read_results(self.directory)["status"] if (self.directory / "results.json").exists() else None
+        return read_status(self.directory)
 
     def note_failure(self, error: BaseException) -> None:
         """Write down why this process fails, before the others notice and fail because of it."""
@@ -215,7 +214,7 @@ class Run:
     def _conclude(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.results["finished_at"] = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        self.results["finished_at"] = now()
         if error is None:
             self.record(status="completed", error=None)
             return

@@ -12,7 +12,6 @@ import json
 import logging
 import os
 import sys
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +20,15 @@ from hydra.core.utils import JobReturn, JobStatus
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
+from txl.report.files import read_status
 from txl.report.tables import summary_of, write_tables
 from txl.training import sweep_words
 from txl.training.components import ConfigError
 from txl.training.console import console
-from txl.training.results import begun
+from txl.training.results import begun, now
 from txl.training.run import lock, record_failure, write_whole
 from txl.training.sweep_evaluations import evaluations_of, run_evaluations
-from txl.training.sweep_job import SWEEP, Stop, status_of
+from txl.training.sweep_job import SWEEP, Stop
 from txl.training.sweep_jobs import (
     NO_ROW,
     Job,
@@ -152,7 +152,7 @@ def begin(directory: Path, jobs: list[Job], described: dict[str, Any]) -> list[J
                 )
         known = {job["directory"] for job in described["jobs"]}
         others = [job for job in earlier["jobs"] if job["directory"] not in known]
-        described["jobs"] += [job for job in others if status_of(directory / job["directory"])]
+        described["jobs"] += [job for job in others if read_status(directory / job["directory"])]
     statuses = [job.check_directory(directory) for job in jobs]
     if described["table"]:
         described["table"] = with_rows_of(described["jobs"], described["table"], earlier.get("table"))
@@ -164,10 +164,10 @@ def begin(directory: Path, jobs: list[Job], described: dict[str, Any]) -> list[J
     ]
     write_whole(path, json.dumps(described, indent=2) + "\n")
     for job in jobs:
-        if job.error is not None and status_of(directory / job.directory) != "completed":
+        if job.error is not None and read_status(directory / job.directory) != "completed":
             (directory / job.directory).mkdir(parents=True, exist_ok=True)
             results = begun(described["name"], job.seed, job.overrides, None)
-            results["finished_at"] = datetime.now(timezone.utc).isoformat(timespec="seconds")
+            results["finished_at"] = now()
             record_failure(directory / job.directory, job.error, results)
             console.print(f"{job.row} seed {job.seed}  cannot run: {job.error}", markup=False, soft_wrap=True)
     return todo
@@ -221,7 +221,7 @@ def conclude(directory: Path, jobs: list[Job], evaluations: list[str], received:
         evaluations: the status of each.
         received: the signal that stopped the sweep, if one did.
     """
-    of = [("jobs", [status_of(directory / job.directory) for job in jobs]), ("evaluations", evaluations)]
+    of = [("jobs", [read_status(directory / job.directory) for job in jobs]), ("evaluations", evaluations)]
     said = "; ".join(_counted(what, statuses) for what, statuses in of if statuses)
     whole = all(status == "completed" for _, statuses in of for status in statuses)
     if received and not whole:

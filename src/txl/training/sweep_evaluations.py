@@ -16,7 +16,6 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +23,13 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from txl.report.evaluations import EVALUATION, result_of
-from txl.report.files import read_results
+from txl.report.files import read_results, read_status
 from txl.report.measures import best_attention, metric_for, trained_attention
 from txl.training.console import console
 from txl.training.processes import GRACE_SECONDS, ProcessError
+from txl.training.results import now
 from txl.training.run import write_whole
-from txl.training.sweep_job import Stop, last_line, stamp, status_of
+from txl.training.sweep_job import Stop, last_line, stamp
 
 LOOK_SECONDS = 0.1  # between looks at the process
 
@@ -106,7 +106,7 @@ class Evaluation:
     def missing(self, sweep: Path) -> str | None:
         """Return the first model that is not trained, in words."""
         for job in self.jobs:
-            if (status := status_of(sweep / job)) != "completed":
+            if (status := read_status(sweep / job)) != "completed":
                 return f"{job} is {status or 'not there'}"
         return None
 
@@ -212,7 +212,7 @@ def _run(one: Evaluation, sweep: Path, stop: Stop) -> str:
         "jobs": one.jobs,
         "words": one.words(sweep),
         "seconds": seconds,
-        "finished_at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "finished_at": now(),
     }
     write_whole(folder / EVALUATION, json.dumps(described, indent=2) + "\n")
     if error:

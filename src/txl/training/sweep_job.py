@@ -15,11 +15,12 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from txl.report.files import read_results
+from txl.report.files import read_results, read_status
 from txl.training import assemble, processes
 from txl.training.hardware import reason
 from txl.training.results import begun
@@ -135,7 +136,7 @@ def run_job(settings: DictConfig, script: str) -> float | None:
     ours = (sweep / SWEEP).exists()
     if ours and asked_to_stop(sweep):
         return None
-    if status_of(directory) != "completed":  # SLURM may start a job again that was done
+    if read_status(directory) != "completed":  # SLURM may start a job again that was done
         stop = now_and_then(lambda: asked_to_stop(sweep)) if ours else lambda: None
         try:
             _run(settings, hydra, directory, [script, *options(hydra)], stop)
@@ -147,7 +148,7 @@ def run_job(settings: DictConfig, script: str) -> float | None:
                 Stop.here.ask(number)
             elif not ours:
                 raise
-    if status_of(directory) == "completed":
+    if read_status(directory) == "completed":
         return read_results(directory)["valid"]["loss"]
     if not ours:
         raise ValueError(f"{directory} is not completed; what it said is in its console.log")
@@ -163,25 +164,27 @@ def _run(
 ) -> None:
     """Start the processes, wait for them, and write down whatever goes wrong."""
     results, before = directory / "results.json", stamp(directory / "results.json")
-    begin = begun(None, settings.get("seed"), list(hydra.overrides.task), None)
     run: Run | None = None
+
+    def begin() -> dict[str, Any]:
+        return run.results if run else begun(None, settings.get("seed"), list(hydra.overrides.task), None)
+
     with (directory / "console.log").open("a", encoding="utf-8") as console:
         try:
             run = assemble.run(settings)
-            begin = run.results
             config = assemble.config(settings)
             run.look()
-            processes.start(config, directory, begin["overrides"], program, console, stop)
+            processes.start(config, directory, run.results["overrides"], program, console, stop)
         except InUseError as error:  # its results are another's to write
             print(f"error: {error}", file=console)
         except processes.ProcessError as error:
             said_why = run.status() == "failed" and stamp(results) != before
             if not error.has_ended or not said_why:
                 said = last_line(directory / "console.log") if error.has_ended else None
-                record_failure(directory, said or str(error), begin)
+                record_failure(directory, said or str(error), begin())
         except Exception as error:
             traceback.print_exc(file=console)
-            record_failure(directory, " ".join(reason(error).split()), begin)
+            record_failure(directory, " ".join(reason(error).split()), begin())
         finally:
             if run:
                 run.release()
@@ -192,11 +195,6 @@ def options(hydra: DictConfig) -> list[str]:
     places = [source for source in hydra.runtime.config_sources if source.provider == "command-line"]
     more = [word for source in places for word in ("--config-dir", source.path)]
     return [*more, "--config-name", hydra.job.config_name]
-
-
-def status_of(directory: Path) -> str | None:
-    """Return the status of a run; `None` if it has not begun."""
-    return read_results(directory)["status"] if (directory / "results.json").exists() else None
 
 
 def stamp(path: Path) -> int:

@@ -21,7 +21,7 @@ from hydra.types import HydraContext
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from txl.report.files import read_results
+from txl.report.files import read_results, read_status
 from txl.training.ablations import last_of_each
 from txl.training.assemble import use_absolute_paths
 from txl.training.checkpoints import newest
@@ -31,7 +31,7 @@ from txl.training.compose import CONF
 from txl.training.config import check
 from txl.training.processes import quoted
 from txl.training.run import MAY_CHANGE, check_same
-from txl.training.sweep_job import SWEEP, status_of
+from txl.training.sweep_job import SWEEP
 
 NO_ROW = "base"  # the row of a sweep over seeds alone
 LONGEST = 100  # letters of a row's name, which is a directory
@@ -81,7 +81,7 @@ class Job:
 
     def check(self, directory: Path) -> str | None:
         """Do the same for any run directory."""
-        status = status_of(directory)
+        status = read_status(directory)
         earlier = read_results(directory).get("config") if status else None
         if earlier is None or self.config is None:
             return status
@@ -204,7 +204,7 @@ def reuse(jobs: list[Job], sweep: Path, other: Path) -> int:
     if not (other / SWEEP).exists():
         raise ValueError(f"ablation.reuse={other} holds no {SWEEP}; name the directory of a sweep")
     runs = [other / job["directory"] for job in read_described(other)["jobs"]]
-    runs, linked = [run for run in runs if status_of(run) == "completed"], 0
+    runs, linked = [run for run in runs if read_status(run) == "completed"], 0
     for job in jobs:
         place = sweep / job.directory
         same = next((run for run in runs if job.config and _has_settings(run, job)), None)

@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
-from txl.report.files import metric_of, read_results, shown
+from txl.report.files import metric_of, read_results, score_key, shown
 from txl.training.console import console
 from txl.training.progress import clock
 from txl.training.sweep_job import stamp
@@ -135,9 +135,8 @@ def how_it_ended(job: Job, directory: Path) -> Text:
     name = Text(f"{job.row} seed {job.seed}  ", "bold")
     if results["status"] != "completed":
         return name + Text(f"{results['status']}: {' '.join(str(results['error']).split())}", "red")
-    key, metric = metric_of(results["data"]["unit"])
-    value = results["valid"]["perplexity" if key == "perplexity" else "bits_per_character"]
+    unit = results["data"]["unit"]
+    key, (_, metric) = score_key(unit), metric_of(unit)
+    score = shown(results["valid"][key], 2 if key == "perplexity" else 3)
     seconds = results["training"]["seconds"]
-    return name + Text(
-        f"valid {shown(value, 2 if key == 'perplexity' else 3)} {metric} after {seconds:.0f} s of training"
-    )
+    return name + Text(f"valid {score} {metric} after {seconds:.0f} s of training")

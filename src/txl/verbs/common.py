@@ -8,7 +8,8 @@ import inspect
 import json
 import os
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -41,8 +42,32 @@ def add_source(verb: argparse.ArgumentParser, kind: type) -> None:
         "source", metavar="SOURCE", help="a run directory, a checkpoint or a .safetensors of a model"
     )
     verb.add_argument("overrides", nargs="*", metavar="key=value", help="settings, see below")
+    explain(verb, kind)
+
+
+def explain(verb: argparse.ArgumentParser, kind: type) -> None:
+    """Let a verb's help end with what the docstring of its settings says of each."""
     verb.formatter_class = argparse.RawDescriptionHelpFormatter
     verb.epilog = inspect.getdoc(kind).split("Attributes:")[-1].replace("`", "")
+
+
+@contextmanager
+def composing() -> Iterator[None]:
+    """Inside, settings are composed as for `train.py`: what is wrong with them is one line.
+
+    Raises:
+        ValueError: words that do not compose.
+    """
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    from txl.training.command import one_line
+    from txl.training.compose import CONF
+
+    try:
+        yield
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ValueError(one_line(error, CONF, "train")) from error
 
 
 def settings(words: Iterable[str], kind: type[Kind]) -> Kind:

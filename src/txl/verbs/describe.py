@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from txl.verbs.common import console, positive
+from txl.verbs.common import composing, console, positive
 
 
 def add_to(verbs: argparse._SubParsersAction) -> None:
@@ -22,17 +22,11 @@ def add_to(verbs: argparse._SubParsersAction) -> None:
 
 
 def _describe(arguments: argparse.Namespace) -> int:
-    from hydra.errors import HydraException
-    from omegaconf.errors import OmegaConfBaseException
-
-    from txl.training.command import one_line
-    from txl.training.compose import CONF, composed
+    from txl.training.compose import composed
     from txl.training.describe import as_table, describe
 
-    try:
+    with composing():
         settings = composed([*arguments.overrides, "name=describe"])  # it is no run and has no name
-    except (HydraException, OmegaConfBaseException) as error:
-        raise ValueError(one_line(error, CONF, "train")) from error
     described = describe(settings, arguments.devices, arguments.peak, arguments.utilization)
     if arguments.json:
         print(json.dumps(described, indent=2))

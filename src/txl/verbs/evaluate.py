@@ -245,10 +245,10 @@ def as_table(result: dict[str, Any]):
     from rich import box
     from rich.table import Table
 
-    from txl.report.files import metric_of
+    from txl.report.files import metric_of, score_key
 
-    key, name = metric_of(result["unit"])
-    key, digits = ("perplexity", 2) if key == "perplexity" else ("bits_per_character", 4)
+    key, (_, name) = score_key(result["unit"]), metric_of(result["unit"])
+    digits = 2 if key == "perplexity" else 4
     table = Table(box=box.SIMPLE_HEAVY, title=result["read"], title_justify="left")
     for heading in ("attention", "memory", "segment", name, "95 %", "scored", "warm-up", "ms/token"):
         table.add_column(heading, justify="right")

@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 
-from txl.verbs.common import console
+from txl.verbs.common import composing, console
 
 
 def add_to(verbs: argparse._SubParsersAction) -> None:
@@ -20,19 +20,12 @@ def add_to(verbs: argparse._SubParsersAction) -> None:
 def _prepare(arguments: argparse.Namespace) -> int:
     import logging
 
-    from hydra.errors import HydraException
-    from omegaconf.errors import OmegaConfBaseException
-
     from txl.data import report
-    from txl.training.command import one_line
-    from txl.training.compose import CONF
     from txl.training.prepare import as_table, prepare
 
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    try:
+    with composing():
         corpus = prepare(arguments.overrides)
-    except (HydraException, OmegaConfBaseException) as error:
-        raise ValueError(one_line(error, CONF, "train")) from error
     found, folder = report(corpus), f"{corpus.folder}/report.json" if corpus.folder else ""
     if arguments.json:
         print(json.dumps(found, indent=2, ensure_ascii=False))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import inspect
 import json
 import re
 import time
@@ -19,7 +18,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from txl.verbs.common import check_place, console, result_path, settings, write_result
+from txl.verbs.common import check_place, console, explain, result_path, settings, write_result
 
 if TYPE_CHECKING:
     import numpy as np
@@ -102,8 +101,7 @@ def add_to(verbs: argparse._SubParsersAction) -> None:
         metavar="MODEL|key=value",
         help="run directories, checkpoints, .safetensors, directories of save_pretrained; and settings",
     )
-    verb.formatter_class = argparse.RawDescriptionHelpFormatter
-    verb.epilog = inspect.getdoc(Settings).split("Attributes:")[-1]
+    explain(verb, Settings)
     verb.set_defaults(run=_recl)
 
 

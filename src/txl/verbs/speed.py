@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import inspect
 import os
 import platform
 import re
@@ -17,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from txl.verbs.common import check_place, console, result_path, settings, write_result
+from txl.verbs.common import check_place, composing, console, explain, result_path, settings, write_result
 
 if TYPE_CHECKING:
     from txl.evaluation.speed import Work
@@ -84,8 +83,7 @@ def add_to(verbs: argparse._SubParsersAction) -> None:
         help="a run directory, a checkpoint or a .safetensors; or words as for train.py, "
         "experiment=enwik8_24l, for random parameters of that shape; and settings, see below",
     )
-    verb.formatter_class = argparse.RawDescriptionHelpFormatter
-    verb.epilog = inspect.getdoc(Speed).split("Attributes:")[-1].replace("`", "")
+    explain(verb, Speed)
     verb.set_defaults(run=_speed)
 
 
@@ -146,17 +144,11 @@ def loaded(source: str, chosen: Speed) -> tuple[TransformerXL, dict[str, Any]]:
 
 def made(shape: list[str]) -> tuple[TransformerXL, dict[str, Any]]:
     """Return a random model of a shape, and how its experiment evaluates and where results belong."""
-    from hydra.errors import HydraException
-    from omegaconf.errors import OmegaConfBaseException
-
-    from txl.training.command import one_line
-    from txl.training.compose import CONF, composed
+    from txl.training.compose import composed
     from txl.training.untrained import untrained
 
-    try:
+    with composing():
         model, config = untrained(composed([*shape, "name=speed"]))  # it is no run and has no name
-    except (HydraException, OmegaConfBaseException) as error:
-        raise ValueError(one_line(error, CONF, "train")) from error
     own = config.evaluation
     lengths = {"segment_length": own.segment_length, "batch_size": own.batch_size}
     return model, {**lengths, "directory": Path("outputs")}
