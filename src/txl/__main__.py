@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from txl.training.lifeline import hold_lifeline
 from txl.verbs import attention, convert, describe, evaluate, generate, parity, prepare, recl, report, speed
 
 VERBS = (prepare, describe, evaluate, recl, speed, attention, generate, parity, convert, report)
@@ -20,6 +21,7 @@ def main(words: list[str] | None = None) -> int:
     Returns:
         0 for done, 1 for a failed check or wrong input, 130 after Ctrl-C and 143 after SIGTERM.
     """
+    hold_lifeline()  # of a sweep that measures
     parser = argparse.ArgumentParser(prog="txl", description=__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     for verb in VERBS:

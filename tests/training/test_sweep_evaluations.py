@@ -4,6 +4,10 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -183,3 +187,59 @@ def test_what_needs_no_trained_model_is_measured_at_once(train):
             "completed",
         ]
     assert (train.folder / "sweep" / "report.html").read_text().count("data:image/png;base64,") == 1
+
+
+MEASURES = """
+import sys
+from pathlib import Path
+from txl.training.sweep_evaluations import Evaluation, run_evaluations
+
+words = ["data=lagged_copy", "model.n_layer=1", "attention_length=[3800]", "rounds=100000"]
+run_evaluations(Path("sweep"), [Evaluation("speed", "speed", [], [], words)])
+"""
+
+
+def test_a_sweep_that_is_killed_leaves_no_verb_behind(tmp_path, monkeypatch):
+    (tmp_path / "sweep").mkdir()
+    monkeypatch.chdir(tmp_path)
+    sweep = subprocess.Popen([sys.executable, "-c", MEASURES], stdout=subprocess.DEVNULL)
+    try:
+        verb = _child(sweep.pid, b"speed")
+        sweep.kill()
+        sweep.wait()
+        try:
+            _wait_until(lambda: not _runs(verb))
+        finally:
+            if _runs(verb):
+                os.kill(verb, signal.SIGKILL)
+    finally:
+        sweep.kill()
+        sweep.wait()
+
+
+def _child(parent: int, word: bytes) -> int:
+    """Return the child of a process that is a command with that word, when it is there."""
+    found: list[int] = []
+
+    def look() -> bool:
+        children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+        of = {int(one): Path(f"/proc/{one}/cmdline").read_bytes().split(b"\0") for one in children}
+        found[:] = [one for one, command in of.items() if word in command]
+        return bool(found)
+
+    _wait_until(look)
+    return found[0]
+
+
+def _runs(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def _wait_until(condition) -> None:
+    end = time.monotonic() + 25
+    while not condition():
+        assert time.monotonic() < end, "waited a minute for it"
+        time.sleep(0.05)

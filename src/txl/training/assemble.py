@@ -29,6 +29,7 @@ from txl.training.config import Config, Evaluation, Reading, check, check_length
 from txl.training.config import Trainer as TrainerSettings
 from txl.training.guard import Guard
 from txl.training.hardware import check_device, device_name, resolve_precision
+from txl.training.lifeline import hold_lifeline
 from txl.training.metrics import JsonLines
 from txl.training.module import LanguageModel
 from txl.training.profiling import DataWait, Trace
@@ -45,7 +46,7 @@ def run(settings: DictConfig) -> Run:
     """Return the run directory that Hydra chose."""
     use_absolute_paths(settings)
     hydra, rank = HydraConfig.get(), processes.rank()
-    processes.hold_lifeline()
+    hold_lifeline()
     if rank:
         logging.getLogger().setLevel(logging.WARNING)  # the first process says it for all
     directory, overrides = Path(hydra.runtime.output_dir), list(hydra.overrides.task)

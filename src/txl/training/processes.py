@@ -2,7 +2,8 @@
 
 torchrun and SLURM start the processes themselves. Without them the program that the user started only starts
 one process a device, passes signals on, and when one of them fails ends the others: none waits for ever for
-one that has gone. Each job of a sweep has processes of its own in the same way, also where there is only one.
+one that has gone. Each job of a sweep has processes of its own in the same way, also where there is only one,
+and so has each call of a verb that measures what was trained.
 """
 
 from __future__ import annotations
@@ -11,9 +12,8 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -30,8 +30,8 @@ from lightning_fabric.plugins.environments.lightning import find_free_network_po
 
 from txl.training.components import ConfigError
 from txl.training.config import Config, Trainer
+from txl.training.lifeline import LIFELINE
 
-LIFELINE = "TXL_LIFELINE"  # a pipe that ends when the program that started this process does
 GRACE_SECONDS = 20.0  # to save and leave, for the others when one process has failed
 
 
@@ -160,15 +160,41 @@ def start(
     """
     program = program or [os.path.abspath(sys.argv[0]), *config_options(sys.argv[1:])]
     command = [sys.executable, *program, *overrides, run_in(directory)]
-    reading, writing = os.pipe()
     world = world_size(config.trainer)
     shared = {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(find_free_network_port()),
         "WORLD_SIZE": str(world),
         "NODE_RANK": "0",
-        LIFELINE: str(reading),
     }
+    ranks = [shared | {"LOCAL_RANK": str(local_rank)} for local_rank in range(world)]
+    received = run_together(command, ranks, output, asked_to_stop)
+    if received:
+        raise SystemExit(128 + received)
+
+
+def run_together(
+    command: Sequence[str],
+    environments: Sequence[Mapping[str, str]],
+    output: IO | None = None,
+    asked_to_stop: Callable[[], int | None] = lambda: None,
+) -> int | None:
+    """Run a command once for each environment, pass signals on, and end all when one fails or this one ends.
+
+    Args:
+        command: the program and its words. It holds its lifeline.
+        environments: what each has beside this program's own.
+        output: see `start`.
+        asked_to_stop: see `start`.
+
+    Returns:
+        The signal that was passed on though all ended well; `None` for none.
+
+    Raises:
+        ProcessError: one did not end well.
+        SystemExit: they ended because of a signal; 128 and that signal.
+    """
+    reading, writing = os.pipe()
     received: list[int] = []
     running: list[subprocess.Popen] = []
 
@@ -184,8 +210,8 @@ def start(
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
     before = {number: signal.signal(number, pass_on) for number in numbers}
     try:
-        for local_rank in range(world):
-            child = os.environ | shared | {"LOCAL_RANK": str(local_rank)}
+        for more in environments:
+            child = os.environ | more | {LIFELINE: str(reading)}
             # A session of its own: Ctrl-C reaches this program alone, which passes it on once.
             process = subprocess.Popen(
                 command,
@@ -207,10 +233,11 @@ def start(
             signal.signal(number, handler)
     # One that was still starting, without handlers of its own, ends by the signal itself.
     stopped = {code for number in received for code in (128 + number, -number)}
-    if received and (failed is None or running[failed].returncode in stopped):
+    if failed is None:
+        return received[0] if received else None
+    if running[failed].returncode in stopped:
         raise SystemExit(128 + received[0])
-    if failed is not None:
-        raise ProcessError(failed, world, running[failed].returncode)
+    raise ProcessError(failed, len(running), running[failed].returncode)
 
 
 def run_in(directory: Path) -> str:
@@ -287,15 +314,3 @@ def _signal(running: Sequence[subprocess.Popen], number: int) -> None:
     for process in running:
         if process.poll() is None:
             process.send_signal(number)
-
-
-def hold_lifeline() -> None:
-    """End this process at once when the program that started it is killed: none trains on alone."""
-    if LIFELINE not in os.environ:
-        return
-
-    def watch(pipe: int) -> None:
-        os.read(pipe, 1)  # nobody writes: it returns when the other end is closed
-        os._exit(1)
-
-    threading.Thread(target=watch, args=(int(os.environ[LIFELINE]),), daemon=True).start()

@@ -23,12 +23,12 @@ from txl.data import Corpus
 from txl.evaluation.scores import ScoreSum
 from txl.report import draw_learning_curve
 from txl.report.files import read_results, read_status
-from txl.training import processes
 from txl.training.checkpoints import LAST, newest
 from txl.training.config import Evaluation
 from txl.training.guard import DivergedError
 from txl.training.hardware import reason
 from txl.training.interruption import Interrupted, Interruption, queue_again
+from txl.training.lifeline import LIFELINE
 from txl.training.metrics import RunLogger, finite
 from txl.training.results import begun, now, score_of
 
@@ -83,7 +83,7 @@ class Run:
             ValueError: it holds a completed run, one that another program is at, or one with other settings.
         """
         self.directory.mkdir(parents=True, exist_ok=True)
-        if processes.LIFELINE not in os.environ:  # or the program that started this one has done it
+        if LIFELINE not in os.environ:  # or the program that started this one has done it
             self._lock = lock(self.directory)
         if not (self.directory / "results.json").exists():
             return 0

@@ -12,7 +12,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from dataclasses import dataclass
@@ -26,12 +25,10 @@ from txl.report.evaluations import EVALUATION, result_of
 from txl.report.files import read_results, read_status
 from txl.report.measures import best_attention, metric_for, trained_attention
 from txl.training.console import console
-from txl.training.processes import GRACE_SECONDS, ProcessError
+from txl.training.processes import ProcessError, run_together
 from txl.training.results import now
 from txl.training.run import write_whole
 from txl.training.sweep_job import Stop, last_line, stamp
-
-LOOK_SECONDS = 0.1  # between looks at the process
 
 
 @dataclass(frozen=True)
@@ -188,22 +185,18 @@ def _run(one: Evaluation, sweep: Path, stop: Stop) -> str:
     folder, began = sweep / one.directory, time.monotonic()
     folder.mkdir(parents=True, exist_ok=True)
     (folder / EVALUATION).unlink(missing_ok=True)
-    with (folder / "console.log").open("a", encoding="utf-8") as output:
-        # A session of its own: Ctrl-C reaches the sweep alone, which passes it on once.
-        process = subprocess.Popen(
-            one.command(sweep), stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-        )
-        try:
-            code = _wait(process, one, stop)
-        finally:
-            process.kill()
-            process.wait()
     status, error = "completed", None
-    if code and stop.received:
-        status, error = "interrupted", f"stopped by {signal.Signals(stop.received).name}"
-    elif code:
-        said = last_line(folder / "console.log") if code > 0 else None
-        status, error = "failed", (said or str(ProcessError(0, 1, code))).removeprefix("error: ")
+    with (folder / "console.log").open("a", encoding="utf-8") as output, _spinner(one):
+        before = output.tell()
+        try:
+            if received := run_together(one.command(sweep), [{}], output, lambda: stop.received):
+                stop.ask(received)
+        except ProcessError as failure:
+            said = last_line(folder / "console.log", before) if failure.has_ended else None
+            status, error = "failed", (said or str(failure)).removeprefix("error: ")
+        except SystemExit as end:
+            stop.ask(end.code - 128)
+            status, error = "interrupted", f"stopped by {signal.Signals(stop.received).name}"
     seconds = time.monotonic() - began
     described = {
         "schema": 1,
@@ -223,21 +216,13 @@ def _run(one: Evaluation, sweep: Path, stop: Stop) -> str:
     return status
 
 
-def _wait(process: subprocess.Popen, one: Evaluation, stop: Stop) -> int:
-    """Wait for the process, showing that it runs; on a signal it may save and leave."""
+def _spinner(one: Evaluation) -> Progress:
+    """Return what shows in a terminal that it runs."""
     columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
     shown = console.is_terminal and not console.is_dumb_terminal
-    asked: float | None = None
-    with Progress(*columns, console=console, transient=True, disable=not shown) as bar:
-        bar.add_task(f"txl {one.verb} {' '.join(one.jobs)}", total=None)
-        while process.poll() is None:
-            if stop.received and asked is None:
-                process.send_signal(signal.SIGTERM)  # a process of a script's "&" ignores SIGINT
-                asked = time.monotonic()
-            elif asked is not None and time.monotonic() - asked > GRACE_SECONDS:
-                process.kill()
-            time.sleep(LOOK_SECONDS)
-    return process.returncode
+    bar = Progress(*columns, console=console, transient=True, disable=not shown)
+    bar.add_task(f"txl {one.verb} {' '.join(one.jobs)}", total=None)
+    return bar
 
 
 def _say(one: Evaluation, text: str, style: str = "") -> None:

@@ -170,6 +170,7 @@ def _run(
         return run.results if run else begun(None, settings.get("seed"), list(hydra.overrides.task), None)
 
     with (directory / "console.log").open("a", encoding="utf-8") as console:
+        printed = console.tell()
         try:
             run = assemble.run(settings)
             config = assemble.config(settings)
@@ -180,7 +181,7 @@ def _run(
         except processes.ProcessError as error:
             said_why = run.status() == "failed" and stamp(results) != before
             if not error.has_ended or not said_why:
-                said = last_line(directory / "console.log") if error.has_ended else None
+                said = last_line(directory / "console.log", printed) if error.has_ended else None
                 record_failure(directory, said or str(error), begin())
         except Exception as error:
             traceback.print_exc(file=console)
@@ -202,7 +203,12 @@ def stamp(path: Path) -> int:
     return path.stat().st_mtime_ns if path.exists() else 0
 
 
-def last_line(path: Path) -> str | None:
-    """Return the last line of what a process printed, if it printed anything."""
-    lines = path.read_text("utf-8", errors="replace").split("\n") if path.exists() else []
+def last_line(path: Path, since: int) -> str | None:
+    """Return the last line of what a process printed, if it printed anything.
+
+    Args:
+        path: of the file it printed to.
+        since: how many bytes that file had before, of earlier attempts.
+    """
+    lines = path.read_bytes()[since:].decode(errors="replace").split("\n")
     return next((line.strip() for line in reversed(lines) if line.strip()), None)
