@@ -27,6 +27,20 @@ def test_a_run_brings_its_corpus_and_vocabulary_and_so_does_its_export(run, tmp_
     assert trained.corpus().folder.is_relative_to(tmp_path / "other")
 
 
+def test_a_text_is_a_split_of_the_corpus_or_a_file_of_ones_own(run, tmp_path):
+    trained = load(run)
+    split = trained.text("test")
+    assert (split.name, split.split, split.unit, split.title) == ("tiny", "test", "byte", "tiny, test")
+    assert (split.tokens == trained.corpus().tokens["test"]).all()
+    own = tmp_path / "own.txt"
+    own.write_text("the dog")
+    text = trained.text("test", own)
+    assert (text.split, text.title) == (None, "own.txt")
+    assert trained.vocabulary.decode(text.tokens) == b"the dog"
+    with pytest.raises(ValueError, match="split=dev: expected one of train, valid, test"):
+        trained.text("dev")
+
+
 def test_a_text_that_has_changed_is_not_taken_for_the_corpus(run, text_file):
     text = text_file.read_text()
     text_file.write_text(text + " ")

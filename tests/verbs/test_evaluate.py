@@ -82,10 +82,11 @@ def test_what_cannot_be_is_said_in_a_line(run, tmp_path, capsys):
         ("the lazy dog", ["atention_length=4"], "did you mean attention_length"),
         ("the lazy dog", [f"out={tmp_path}"], f"{tmp_path} is a folder; name a file in it"),
         ("the lazy dog", [f"scores={own}/x.tsv"], "own.txt is no folder"),
-        ("the lazy dog", ["split=dev"], "split=dev: expected valid, test or train"),
+        (None, ["split=dev"], "split=dev: expected one of train, valid, test"),
     ]:
-        own.write_text(content)
-        assert main(["evaluate", str(run), f"text={own}", *words]) == 1
+        own.write_text(content or "")
+        text = [] if content is None else [f"text={own}"]
+        assert main(["evaluate", str(run), *text, *words]) == 1
         assert message in capsys.readouterr().err
     assert main(["evaluate", str(tmp_path / "nothing")]) == 1
     assert "nothing does not exist" in capsys.readouterr().err

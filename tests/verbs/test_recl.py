@@ -106,7 +106,7 @@ def test_a_text_of_ones_own_is_read_as_that_of_the_training(xl, tmp_path):
     one.trained.description["data"]["settings"]["newlines"] = "drop"
     expected = one.trained.vocabulary.encode(b"thelazy").tolist()
     assert group.text_of([one], "test", path).tokens.tolist() == expected
-    assert attention._text(one.trained, attention.Settings(text=path)).tolist() == expected
+    assert one.trained.text("valid", path).tokens.tolist() == expected
     path.write_text("the €")
     with pytest.raises(ValueError, match=r"own.txt cannot be read with the vocabulary of .*xl"):
         group.text_of([one], "test", path)

@@ -14,7 +14,7 @@ import torch
 from txl.data import Vocabulary
 from txl.evaluation.contexts import Reader, TransformerReader
 from txl.interop.causal import CausalModel, is_foreign
-from txl.training.trained import Trained, load
+from txl.training.trained import Text, Trained, load
 
 ABSOLUTE = "its encoding knows places within a segment, and it was trained on segments of {} without memory"
 TABLE = "the positions it was made for (max_position_embeddings)"
@@ -51,27 +51,6 @@ class Member:
             digest.update(f"{name} {value.dtype} {list(value.shape)}".encode())
             digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
         return digest.hexdigest()
-
-
-@dataclass(frozen=True)
-class Text:
-    """What a group reads.
-
-    Attributes:
-        name: of the corpus, or the file.
-        split: "train", "valid" or "test"; `None` for a file.
-        unit: what a token is; "token" for those of a Hugging Face tokenizer.
-        tokens: the ids.
-    """
-
-    name: str
-    split: str | None
-    unit: str
-    tokens: np.ndarray
-
-    def sha256(self) -> str:
-        """Return a hash of the ids."""
-        return hashlib.sha256(np.ascontiguousarray(self.tokens, dtype="<u4").data).hexdigest()
 
 
 def member(
@@ -166,14 +145,8 @@ def text_of(members: Sequence[Member], split: str, file: Path | None) -> Text:
             )
         return _read_by_tokenizers(members, file)
     vocabulary = knowing[0].vocabulary
-    if file is not None:
-        text = Text(file.name, None, vocabulary.unit, knowing[0].encoded(file.read_bytes(), f"text={file}"))
-    else:
-        source = next((trained for trained in knowing if "data" in trained.description), knowing[0])
-        corpus = source.corpus()
-        if split not in corpus.tokens:
-            raise ValueError(f"split={split}: expected one of {', '.join(corpus.tokens)}")
-        text = Text(corpus.name, split, corpus.unit, corpus.tokens[split])
+    with_corpus = next((trained for trained in knowing if "data" in trained.description), knowing[0])
+    text = (with_corpus if file is None else knowing[0]).text(split, file)
     for one in members:
         if one.trained is None:
             one.reader.check_tokens(vocabulary, text.tokens)

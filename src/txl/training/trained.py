@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ import numpy as np
 import torch
 
 from txl.data import Corpus, Vocabulary
+from txl.data.preparation import SPLITS
 from txl.interop.checkpoints import load_foreign
 from txl.model import TransformerXL
 from txl.training.components import ConfigError, component
@@ -20,6 +22,32 @@ from txl.training.hardware import resolve_precision
 
 OURS = "txl.data."
 PRECISIONS = ("auto", "32-true", "64-true", "bf16-mixed", "16-mixed")
+
+
+@dataclass(frozen=True)
+class Text:
+    """What a model, or a group of them, reads.
+
+    Attributes:
+        name: of the corpus, or the file.
+        split: "train", "valid" or "test"; `None` for a file.
+        unit: what a token is; "token" for those of a Hugging Face tokenizer.
+        tokens: the ids.
+    """
+
+    name: str
+    split: str | None
+    unit: str
+    tokens: np.ndarray
+
+    @property
+    def title(self) -> str:
+        """Its name for people, with the split."""
+        return ", ".join(filter(None, (self.name, self.split)))
+
+    def sha256(self) -> str:
+        """Return a hash of the ids."""
+        return hashlib.sha256(np.ascontiguousarray(self.tokens, dtype="<u4").data).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -70,6 +98,25 @@ class Trained:
             raise ValueError(
                 f"{name} cannot be read with the vocabulary of {self.source}: {error}"
             ) from error
+
+    def text(self, split: str, file: Path | None = None) -> Text:
+        """Return a split of the corpus of the training, or a text file of one's own.
+
+        Args:
+            split: train, valid or test; no matter where there is a file.
+            file: to read in its place, `None` for none.
+
+        Raises:
+            ValueError: a split that is not there; see `encoded` and `corpus`.
+            OSError: the text cannot be read.
+        """
+        if file is not None:
+            tokens = self.encoded(file.read_bytes(), f"text={file}")
+            return Text(file.name, None, self.vocabulary.unit, tokens)
+        if split not in SPLITS:  # before a corpus is prepared for nothing
+            raise ValueError(f"split={split}: expected one of {', '.join(SPLITS)}")
+        corpus = self.corpus()
+        return Text(corpus.name, split, corpus.unit, corpus.tokens[split])
 
     def corpus(self) -> Corpus:
         """Return the corpus of the training, prepared again if need be.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from txl.evaluation.attention import AttentionMeans
-    from txl.training.trained import Trained
+    from txl.training.trained import Text, Trained
 
 ROWS = 64  # of single heads: as many tokens as the authors evaluate at once, and as can be read
 TOP_SHARE = 0.2  # of the memory, marked in Figure 6
@@ -81,7 +81,9 @@ def _attention(arguments: argparse.Namespace) -> int:
     from txl.training.trained import load
 
     trained = load(arguments.source, chosen.trust)
-    text = _text(trained, chosen)
+    text = trained.text(chosen.split, chosen.text)
+    if not len(text.tokens):
+        raise ValueError(f"{text.title} is empty: there is nothing to look at")
     out = chosen.out / "attention.json" if chosen.out else None
     path = result_path(trained.directory, "attention", arguments.overrides, out)
     check_place(path)
@@ -98,34 +100,14 @@ def _attention(arguments: argparse.Namespace) -> int:
     return 0 if result["complete"] else 130
 
 
-def _text(trained: Trained, chosen: Settings) -> np.ndarray:
-    """Return the tokens to read.
-
-    Raises:
-        ValueError: an unknown split, or a text of another vocabulary.
-    """
-    if chosen.text is not None:
-        tokens = trained.encoded(chosen.text.read_bytes(), f"text={chosen.text}")
-    else:
-        splits = trained.corpus().tokens
-        if chosen.split not in splits:
-            raise ValueError(f"split={chosen.split}: expected one of {', '.join(splits)}")
-        tokens = splits[chosen.split]
-    if not len(tokens):
-        raise ValueError(f"{chosen.text or chosen.split} is empty: there is nothing to look at")
-    return tokens
-
-
-def _measure(
-    trained: Trained, text: np.ndarray, chosen: Settings
-) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def _measure(trained: Trained, read: Text, chosen: Settings) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return what is measured, as JSON and as arrays; of an interrupted reading what was read until then."""
     import numpy as np
 
     from txl.evaluation import attention as maps
     from txl.training.trained import computing
 
-    model, memory = trained.model, chosen.memory_length
+    model, text, memory = trained.model, read.tokens, chosen.memory_length
     if memory is None:
         memory = memory_of(trained.description.get("reading") or {})
     segment = max(1, min(memory, ROWS)) if chosen.segment_length is None else chosen.segment_length
@@ -156,7 +138,7 @@ def _measure(
         "schema": 1,
         "name": Path(trained.source).resolve().name,
         "source": str(trained.source),
-        "split": chosen.text.name if chosen.text else chosen.split,
+        "split": read.split or read.name,
         "unit": trained.vocabulary.unit if trained.vocabulary else "token",
         "complete": complete,
         "tokens": means.tokens,

@@ -62,8 +62,6 @@ class Evaluate:
     trust: bool = False
 
     def __post_init__(self) -> None:
-        if self.split not in ("valid", "test", "train"):
-            raise ValueError(f"split={self.split}: expected valid, test or train")
         positive = ("segment_length", "clamp_length", "batch_size", "stride", "reset_every", "tokens")
         named = {key: getattr(self, key) for key in positive}
         named |= {"attention_length": min(self.attention_length or [1])}
@@ -143,21 +141,18 @@ def tokens_of(trained: Trained, asked: Evaluate) -> tuple[np.ndarray, str]:
     Raises:
         ValueError: an empty text, one with unknown symbols, or no vocabulary to read it with.
     """
-    if asked.text is None:
-        corpus = trained.corpus()
-        tokens, what = corpus.tokens[asked.split], f"{corpus.name}, {asked.split}"
-    else:
-        tokens, what = trained.encoded(asked.text.read_bytes(), f"text={asked.text}"), asked.text.name
+    text = trained.text(asked.split, asked.text)
+    if text.split is None and len(text.tokens):
         unknown = trained.vocabulary.id_of(trained.vocabulary.unknown)
-        if unknown is not None and len(tokens):
-            rate = float((tokens == unknown).mean())
-            console.print(f"{asked.text}: {len(tokens):,} words, {rate:.2%} of them unknown", soft_wrap=True)
-    tokens = tokens[: None if asked.tokens is None else asked.tokens + 1]
+        if unknown is not None:
+            count, rate = len(text.tokens), float((text.tokens == unknown).mean())
+            console.print(f"{asked.text}: {count:,} words, {rate:.2%} of them unknown", soft_wrap=True)
+    tokens = text.tokens[: None if asked.tokens is None else asked.tokens + 1]
     if len(tokens) < 2:
         raise ValueError(
-            f"{what}: {len(tokens)} tokens; scoring needs at least 2, one to read and one to score"
+            f"{text.title}: {len(tokens)} tokens; scoring needs at least 2, one to read and one to score"
         )
-    return tokens, what
+    return tokens, text.title
 
 
 def readings_of(trained: Trained, asked: Evaluate, length: int) -> list[Reading]:

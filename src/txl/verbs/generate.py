@@ -65,8 +65,6 @@ class Generate:
     def __post_init__(self) -> None:
         if sum(given is not None for given in (self.prompt, self.file, self.position)) > 1:
             raise ValueError("prompt, file and position exclude each other; say one of them")
-        if self.split not in ("valid", "test", "train"):
-            raise ValueError(f"split={self.split}: expected valid, test or train")
         for key in ("context", "tokens", "top_k", "samples"):
             if (value := getattr(self, key)) is not None and value < 1:
                 raise ValueError(f"{key}={value} must be positive")
@@ -153,8 +151,8 @@ def prompts_of(trained: Trained, asked: Generate) -> tuple[list[list[int]], str 
             else:
                 pieces[-1].append(line)
         return [encoded(trained, "\n".join(piece)) for piece in pieces], None, None
-    corpus = trained.corpus()
-    tokens = corpus.tokens[asked.split]
+    text = trained.text(asked.split)
+    tokens = text.tokens
     place = asked.position
     if place in (None, "random"):
         place = int(np.random.default_rng(asked.seed).integers(1, len(tokens)))
@@ -162,7 +160,7 @@ def prompts_of(trained: Trained, asked: Generate) -> tuple[list[list[int]], str 
     if not 1 <= place <= len(tokens):
         raise ValueError(f"position={place} must be from 1 to {len(tokens):,}, the tokens of {asked.split}")
     after = shown(trained, tokens[place : place + asked.tokens].tolist())
-    where = f"{corpus.name}, {asked.split}, token {place:,}"
+    where = f"{text.title}, token {place:,}"
     return [tokens[max(0, place - asked.context) : place].tolist()], after, where
 
 

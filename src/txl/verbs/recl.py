@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from txl.training.group import Member
-    from txl.training.group import Text as ReadText
+    from txl.training.trained import Text as ReadText
 
 SAVED_EVERY = 5.0  # seconds between two savings of the scores
 
