@@ -14,8 +14,10 @@ V = SMALL["vocabulary"]
 TOKENS = np.random.default_rng(0).integers(0, V, 203)
 
 
-def reading(batch_size=1, length=7, memory=9, attention=None, stride=None, reset=None, warm_up=None):
-    return Reading(batch_size, length, memory, attention, stride or length, reset, warm_up)
+def reading(
+    batch_size=1, length=7, memory=9, attention=None, stride=None, reset=None, warm_up=None, border=None
+):
+    return Reading(batch_size, length, memory, attention, stride or length, reset, warm_up, border)
 
 
 def scored(model, way, tokens=TOKENS):
@@ -24,13 +26,14 @@ def scored(model, way, tokens=TOKENS):
     return scores
 
 
+@pytest.mark.parametrize("border", [None, [3]])
 @pytest.mark.parametrize("batch_size", [1, 2, 5, 40])
 @pytest.mark.parametrize(("length", "stride"), [(7, 7), (7, 3), (1, 1), (202, 202), (300, 300), (8, 1)])
-def test_every_token_after_the_first_is_scored_once(batch_size, length, stride):
-    way = reading(batch_size, length, 5, stride=stride)
+def test_every_token_after_the_first_is_scored_once(batch_size, length, stride, border):
+    way = reading(batch_size, length, 5, stride=stride, border=border)
     streams, counts = WarmedStreams(TOKENS, way, 2), np.zeros(len(TOKENS), int)
     for number in range(len(streams)):
-        batch, places = streams.batch(0, number), streams.places(number)
+        batch, places = streams.read(number)
         targets = places[:, 1:][batch.scored.numpy()]
         assert (batch.targets.numpy()[batch.scored.numpy()] == TOKENS[targets]).all()
         np.add.at(counts, targets, 1)
@@ -40,7 +43,17 @@ def test_every_token_after_the_first_is_scored_once(batch_size, length, stride):
 
 @pytest.mark.parametrize("position", [RelativePosition, SinusoidalPosition])
 @pytest.mark.parametrize(
-    "options", [{}, {"attention": 5}, {"memory": 30}, {"reset": 3}, {"memory": 0, "stride": 2}, {"stride": 2}]
+    "options",
+    [
+        {},
+        {"attention": 5},
+        {"memory": 30},
+        {"reset": 3},
+        {"memory": 0, "stride": 2},
+        {"stride": 2},
+        {"border": [3], "length": 4},
+        {"border": [3], "length": 2, "reset": 2},
+    ],
 )
 def test_the_batch_size_does_not_change_the_number(options, position):
     """The warm-up covers all that a score depends on: equal to the rounding of float64."""
@@ -53,6 +66,18 @@ def test_the_batch_size_does_not_change_the_number(options, position):
         short = scored(model, reading(8, warm_up=7))  # one segment: close, and not the same
         cold = scored(model, reading(8, warm_up=0))
         assert 1e-9 < abs(short.mean() - alone.mean()) < abs(cold.mean() - alone.mean())
+
+
+def test_no_document_sees_another():
+    model, border = small_model(), 3
+    edges = [0, *(place for place in np.flatnonzero(border == TOKENS) if 0 < place < len(TOKENS) - 1)]
+    pieces = [TOKENS[a : b + 1] for a, b in zip(edges, [*edges[1:], len(TOKENS) - 1], strict=True)]
+    assert len(pieces) > 5
+    alone = np.concatenate([scored(model, reading(1, 4), piece) for piece in pieces])
+    for batch_size in (1, 3):
+        found = scored(model, reading(batch_size, 4, border=[border]))
+        assert np.abs(found - alone).max() < 1e-11
+    assert np.abs(scored(model, reading(1, 4)) - alone).max() > 1e-3
 
 
 def test_a_sliding_window_of_stride_one_sees_just_so_many_tokens():

@@ -66,6 +66,33 @@ def test_segments_overlap_as_in_the_runs_own_evaluation(run_here, text_file):
     assert evaluated(run, "segment_length=8")["attention"][0]["stride"] == 8
 
 
+@pytest.mark.parametrize("kind", ["documents", "sentences"])
+@pytest.mark.parametrize("rows", [1, 4])
+def test_a_text_is_read_by_documents_or_sentences_as_in_the_runs_own_evaluation(
+    run_here, text_file, tmp_path, kind, rows
+):
+    words = [f"data.path={text_file}", "trainer.max_steps=2", "trainer.precision=32-true"]
+    words += [f"evaluation.batch_size={rows}", f"evaluation.streams={kind}", r'evaluation.border="\n"']
+    run = run_here(*TINY, *words)
+    own = json.loads((run / "results.json").read_text())["test"]
+    # Rows of the run's own that begin within a document begin without a memory, as these without a warm-up.
+    (entry,) = evaluated(run, f"batch_size={rows}", "warm_up=0")["attention"]
+    assert entry["tokens_scored"] == own["tokens_scored"]
+    assert entry["streams"] == ("documents" if kind == "documents" else "ordered")
+    if kind == "documents" or rows == 1:
+        assert entry["loss"] == pytest.approx(own["loss"], abs=1e-6)
+    else:  # its rows begin with sentences, and not with a segment
+        assert entry["loss"] == pytest.approx(own["loss"], rel=2e-2)
+    warm = [evaluated(run, f"batch_size={size}")["attention"][0]["loss"] for size in (1, 3)]
+    assert warm[1] == pytest.approx(warm[0], abs=1e-6)
+    export = tmp_path / "model.safetensors"
+    assert main(["export", str(run), str(export)]) == 0
+    found = tmp_path / "found.json"
+    assert main(["evaluate", str(export), "device=cpu", "precision=32-true", f"out={found}"]) == 0
+    (exported,) = json.loads(found.read_text())["attention"]
+    assert exported["loss"] == pytest.approx(warm[0], abs=1e-6)
+
+
 def test_what_cannot_be_is_said_in_a_line(run, tmp_path, capsys):
     own = tmp_path / "own.txt"
     for content, words, message in [

@@ -12,7 +12,14 @@ from txl.data.synthetic import lagged_copy, lagged_copy_entropy
 from txl.data.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
-    from txl.data.policies import POLICIES, DocumentStreams, SentenceStreams, ShuffledStreams, border_places
+    from txl.data.policies import (
+        POLICIES,
+        DocumentStreams,
+        SentenceStreams,
+        ShuffledStreams,
+        border_places,
+        border_text,
+    )
     from txl.data.streams import Batch, OrderedStreams, Streams, longest_segment
 
 __all__ = [
@@ -26,6 +33,7 @@ __all__ = [
     "Streams",
     "Vocabulary",
     "border_places",
+    "border_text",
     "enwiki_sample",
     "lagged_copy",
     "lagged_copy_entropy",

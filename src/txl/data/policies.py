@@ -37,6 +37,14 @@ def border_places(tokens: np.ndarray, border: Sequence[int], piece: int = 2**24)
     return np.concatenate([np.zeros(0, np.int64), *found])
 
 
+def border_text(said: str) -> str:
+    """Return the border that a setting says.
+
+    A backslash and an n are a newline, which a command line cannot say otherwise.
+    """
+    return said.replace("\\n", "\n")
+
+
 def beginnings(tokens: np.ndarray, border: Sequence[int]) -> np.ndarray:
     """Return the first input of each text: 0, and every border that something follows."""
     places = border_places(tokens, border)
@@ -52,15 +60,17 @@ class DocumentStreams(Streams):
 
     Args:
         tokens, sizes, options: see `Streams`.
-        border: the ids that separate documents.
+        border: the ids that separate documents; `None` if the text is one document.
     """
 
     policy = "documents"
 
-    def __init__(self, tokens: np.ndarray, *sizes: int, border: Sequence[int], **options: int | str) -> None:
+    def __init__(
+        self, tokens: np.ndarray, *sizes: int, border: Sequence[int] | None, **options: int | str
+    ) -> None:
         super().__init__(tokens, *sizes, **options)
-        self.border = list(border)
-        self.starts = beginnings(self.tokens, border)
+        self.border = list(border or ())
+        self.starts = np.zeros(1, np.int64) if border is None else beginnings(self.tokens, border)
         self.ends = np.append(self.starts[1:], len(tokens) - 1)
         segments = 1 + np.maximum(0, -(-(self.ends - self.starts - self.segment_length) // self.step))
         self.first = np.append(0, np.cumsum(segments))  # the number of the first segment of each document
@@ -71,15 +81,33 @@ class DocumentStreams(Streams):
         """Return the number of segments of the longest row."""
         return int(-(-self.first[-1] // self.batch_size))
 
-    def batch(self, epoch: int, number: int) -> Batch:
-        """Return this process's rows of a batch."""
-        segment = np.minimum(self.begin + number, self.first[-1] - 1)
-        document = np.searchsorted(self.first, segment, side="right") - 1
+    def located(self, segment: np.ndarray, own: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return where segments stand in the text.
+
+        Args:
+            segment: `[B]`, their numbers.
+            own: `[B]`, which of them belong to their rows; of the others no target is scored.
+
+        Returns:
+            How far from its document's beginning each begins, `[B]`; the places of its inputs and of its last
+            target, `[B, L + 1]`; which targets are scored, `[B, L]`.
+        """
+        segment = np.minimum(segment, self.first[-1] - 1)
+        document = self.document_of(segment)
         offset = (segment - self.first[document]) * self.step
         place = (self.starts[document] + offset)[:, None] + np.arange(self.segment_length + 1)
-        end = np.where(self.begin + number < self.end, self.ends[document], 0)
-        scored = place[:, :-1] < end[:, None]
+        scored = place[:, :-1] < np.where(own, self.ends[document], 0)[:, None]
         scored[offset > 0, : self.segment_length - self.step] = False  # the segment before has scored these
+        return offset, place, scored
+
+    def document_of(self, segment: np.ndarray) -> np.ndarray:
+        """Return in which document each of the segments is."""
+        return np.searchsorted(self.first, segment, side="right") - 1
+
+    def batch(self, epoch: int, number: int) -> Batch:
+        """Return this process's rows of a batch."""
+        segment = self.begin + number
+        offset, place, scored = self.located(segment, segment < self.end)
         return self.taken(place, scored, (offset == 0) | (number == 0))
 
     def identity(self) -> dict[str, int | str]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from txl.data import Streams
+from txl.data import Batch, DocumentStreams
 from txl.evaluation.inference import Reader
 from txl.model import TransformerXL
 
@@ -28,9 +28,10 @@ class Reading:
         stride: targets scored of each segment, its last; below L segments overlap, and of each the memory
             takes what the next one does not read again. With 1 and M = 0 each prediction is a forward pass of
             its own (Al-Rfou et al. 2018).
-        reset_every: forget the memory before every so many segments of the text; `None` for never.
+        reset_every: forget the memory before every so many segments of a document; `None` for never.
         warm_up: tokens read, unscored, before the part of each row, so that it begins with a memory; `None`
             for as many as a score can depend on.
+        border: the ids that end a document, of which none sees another; `None` if the text is one.
     """
 
     batch_size: int
@@ -40,6 +41,7 @@ class Reading:
     stride: int
     reset_every: int | None
     warm_up: int | None
+    border: Sequence[int] | None = None
 
     @property
     def longest_attention(self) -> int:
@@ -60,11 +62,11 @@ class Reading:
         return layers * -(-kept // self.stride)
 
 
-class WarmedStreams(Streams):
+class WarmedStreams(DocumentStreams):
     """One grid of segments over the text, of which each row has a run, and reads some segments before it.
 
     A target lies in the same segment at the same place, whatever the number of rows; so the rows change which
-    products are computed together and not what is computed.
+    products are computed together and not what is computed. No row reads what its first segment forgets.
 
     Args:
         tokens: `[T]` integers.
@@ -75,33 +77,32 @@ class WarmedStreams(Streams):
     policy = "warmed"
 
     def __init__(self, tokens: np.ndarray, reading: Reading, layers: int) -> None:
-        super().__init__(tokens, reading.batch_size, reading.segment_length, step=reading.stride)
-        self.segments = 1 + max(0, -(-(len(tokens) - 1 - self.segment_length) // self.step))
-        edges = np.arange(self.batch_size + 1) * self.segments // self.batch_size
-        self.first, self.last = edges[:-1], edges[1:]
-        self.begin = np.maximum(0, self.first - reading.warm_up_segments(layers))
+        super().__init__(
+            tokens, reading.batch_size, reading.segment_length, step=reading.stride, border=reading.border
+        )
         self.reset_every = reading.reset_every
+        self.own = self.begin  # the first segment of a row's part; what it reads begins before
+        forgotten = self.first[self.document_of(self.own)]
         if self.reset_every:
-            self.begin = np.maximum(self.begin, self.first // self.reset_every * self.reset_every)
+            forgotten = forgotten + (self.own - forgotten) // self.reset_every * self.reset_every
+        self.begin = np.maximum(forgotten, self.own - reading.warm_up_segments(layers))
 
     def __len__(self) -> int:
         """Return the number of segments of the row that reads most."""
-        return int((self.last - self.begin).max())
+        return int((self.end - self.begin).max())
 
-    def places(self, number: int) -> np.ndarray:
-        """Return where the inputs of a batch and the last target stand in the text, `[B, L + 1]`."""
-        return ((self.begin + number) * self.step)[:, None] + np.arange(self.segment_length + 1)
-
-    def batch(self, epoch: int, number: int):
-        """Return the rows of a batch, see `Streams`."""
-        segment, place = self.begin + number, self.places(number)
-        own = (segment >= self.first) & (segment < self.last)
-        scored = own[:, None] & (place[:, :-1] < len(self.tokens) - 1)
-        scored[segment > 0, : self.segment_length - self.step] = False
-        fresh = np.full(len(segment), number == 0)
+    def read(self, number: int) -> tuple[Batch, np.ndarray]:
+        """Return the rows of a batch, and where its inputs and its last target stand, `[B, L + 1]`."""
+        segment = self.begin + number
+        offset, place, scored = self.located(segment, (segment >= self.own) & (segment < self.end))
+        fresh = (offset == 0) | (number == 0)
         if self.reset_every:
-            fresh |= segment % self.reset_every == 0
-        return self.taken(place, scored, fresh)
+            fresh |= offset // self.step % self.reset_every == 0
+        return self.taken(place, scored, fresh), place
+
+    def batch(self, epoch: int, number: int) -> Batch:
+        """Return the rows of a batch, see `Streams`."""
+        return self.read(number)[0]
 
 
 @torch.inference_mode()
@@ -130,7 +131,7 @@ def score_text(
     memory = model.empty_memory(reading.batch_size, reading.memory_length)
     reader = Reader(model, memory, reading.attention_length)
     for number in range(len(streams)):
-        batch = streams.batch(0, number)
+        batch, place_BL = streams.read(number)
         hidden_BLD = reader.read(batch.inputs.to(device), batch.fresh, reading.stride)
         if not (columns := batch.scored.any(dim=0)).any():
             continue
@@ -138,9 +139,9 @@ def score_text(
         targets_BL = batch.targets[:, begin:].to(device).contiguous()
         found_BL = model.embedding.scores(hidden_BLD[:, begin:], targets_BL).cpu().numpy()
         mask_BL = batch.scored[:, begin:].numpy()
-        scores[streams.places(number)[:, begin:-1][mask_BL]] = found_BL[mask_BL]
+        scores[place_BL[:, begin:-1][mask_BL]] = found_BL[mask_BL]
         advance(int(mask_BL.sum()))
-    return int((streams.first - streams.begin)[streams.last > streams.first].sum()) * streams.step
+    return int((streams.own - streams.begin)[streams.end > streams.own].sum()) * streams.step
 
 
 def half_interval(scores: np.ndarray) -> float:

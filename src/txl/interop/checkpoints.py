@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from txl.data import border_text
 from txl.interop.authors import load_official
 from txl.interop.description import build
 from txl.interop.files import check_state, read_pickle, read_safetensors, write_safetensors
@@ -126,6 +127,11 @@ def _overlap(evaluation: Mapping[str, Any]) -> dict[str, int]:
     return {"stride": stride} if stride < length else {}
 
 
+def _borders(evaluation: Mapping[str, Any]) -> dict[str, str]:
+    """Return what ends the documents of which none sees another; nothing where a run reads one text."""
+    return {"border": border_text(evaluation["border"])} if evaluation.get("streams") == "documents" else {}
+
+
 def _load_run(checkpoint: Mapping[str, Any], path: Path, trust: bool) -> tuple[TransformerXL, dict[str, Any]]:
     try:
         config, vocabulary = checkpoint["txl"]["config"], checkpoint["txl"]["vocabulary"]
@@ -140,6 +146,7 @@ def _load_run(checkpoint: Mapping[str, Any], path: Path, trust: bool) -> tuple[T
                 name: evaluation.get(name)
                 for name in ("segment_length", "memory_length", "attention_length", "clamp_length")
             }
+            | _borders(evaluation)
             | _overlap(evaluation),
             "vocabulary": vocabulary,
         }

@@ -8,8 +8,9 @@
 
 `model` and `position` are the groups of a run's settings with what the program adds to them: the number of
 tokens and the largest number of keys. `reading` says how the source reads a text, with its `stride` where the
-segments overlap, `vocabulary` which tokens there are (as `Vocabulary.lines` writes them), `data` from which
-corpus; a source that does not know them leaves them out.
+segments overlap and the `border` that ends documents where none sees another; `vocabulary` which tokens there
+are (as `Vocabulary.lines` writes them), `data` from which corpus; a source that does not know them leaves
+them out.
 """
 
 from __future__ import annotations

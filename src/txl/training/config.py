@@ -45,7 +45,7 @@ class Reading:
 
     def __post_init__(self) -> None:
         section = type(self).__name__.lower()
-        self.border = self.border.replace("\\n", "\n")
+        self.border = data.border_text(self.border)
         _positive(section, self, "batch_size", "segment_length", "attention_length")
         _not_negative(section, self, "memory_length")
         _one_of(f"{section}.loss", self.loss, ("full", "half"))

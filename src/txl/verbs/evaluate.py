@@ -156,16 +156,18 @@ def tokens_of(trained: Trained, asked: Evaluate) -> tuple[np.ndarray, str]:
 
 
 def readings_of(trained: Trained, asked: Evaluate, length: int) -> list[Reading]:
-    """Return how the text is read at each of the attention lengths.
+    """Return how the text is read at each of the attention lengths; by documents where the run reads so.
 
     Raises:
-        ValueError: a context longer than the text, or lengths that exclude each other.
+        ValueError: a border the vocabulary does not hold, a context longer than the text, or lengths that
+            exclude each other.
     """
     from txl.evaluation.perplexity import Reading
 
     own = trained.description.get("reading") or {}
     segment = asked.segment_length or own.get("segment_length") or 128
     recurrent = own.get("memory_length") if asked.memory_length is None else asked.memory_length
+    border = trained.vocabulary.encode(own["border"].encode()).tolist() if "border" in own else None
     given, readings = asked.attention_length, []
     for attention in given or [own.get("attention_length")]:
         memory = recurrent or 0
@@ -179,7 +181,8 @@ def readings_of(trained: Trained, asked: Evaluate, length: int) -> list[Reading]
             stride = own.get("stride") if as_run else None
             sizes = segment, memory, attention, stride or segment
         longest, size, reach, stride = sizes
-        reading = Reading(asked.batch_size, longest, size, reach, stride, asked.reset_every, asked.warm_up)
+        sizes = asked.batch_size, longest, size, reach, stride
+        reading = Reading(*sizes, asked.reset_every, asked.warm_up, border)
         context = max(attention if given else 0, asked.memory_length or 0)
         if context > length:  # of what was asked for: a short text may be read with the lengths of the run
             raise ValueError(
@@ -219,6 +222,7 @@ def scored(trained: Trained, tokens: np.ndarray, reading: Reading) -> tuple[dict
         "clamp_length": getattr(trained.model.position, "clamp_length", None),
         "stride": reading.stride,
         "reset_every": reading.reset_every,
+        "streams": "ordered" if reading.border is None else "documents",
         "batch_size": reading.batch_size,
     }
     bounds = {"_low": loss - half, "_high": loss + half} if half == half else {}  # too few scores for any
