@@ -129,6 +129,24 @@ def test_an_interruption_leaves_what_was_read_and_says_so(model, capsys, monkeyp
     assert "INTERRUPTED" in next((model.parent / "figures").glob("attention*.html")).read_text("utf-8")
 
 
+def test_an_interruption_while_single_heads_are_read_leaves_the_means(model, capsys, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    assert main(["attention", str(model), *SHORT, f"out={model.parent / 'whole'}"]) == 0
+    monkeypatch.setattr(maps, "attention_at", interrupted)
+    assert main(["attention", str(model), *SHORT]) == 130
+    result, arrays = written(model.parent / "evaluations")
+    assert (result["complete"], result["tokens"], result["segment"]["heads"]) == (False, 100, [])
+    _, whole = written(model.parent / "whole")
+    for name in ("mean_attention", "mean_a", "mean_d"):
+        assert (arrays[name] == whole[name]).all()
+    said = " ".join(capsys.readouterr().out.split())
+    assert "interrupted: the means are of all; no single head was read" in said
+    names = {file.name.rpartition("-")[2] for file in (model.parent / "figures").iterdir()}
+    assert names == {"mean.png", "mean.pdf", "terms.png", "terms.pdf"}
+
+
 def test_an_interruption_before_anything_was_read_leaves_nothing(model, capsys, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt

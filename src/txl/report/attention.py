@@ -87,8 +87,8 @@ def draw_attention(path: Path, folder: Path) -> list[Path]:
         folder: where the figures go; it is made if need be.
 
     Returns:
-        Their paths: `<name of the JSON>-mean.png`, `-heads.png` and, if terms were measured, `-terms.png`,
-        each with its PDF. The same numbers give the same bytes.
+        Their paths: `<name of the JSON>-mean.png`, if single heads were read `-heads.png`, and if terms were
+        measured `-terms.png`, each with its PDF. The same numbers give the same bytes.
     """
     Path(folder).mkdir(parents=True, exist_ok=True)
     drawn = []
@@ -101,7 +101,9 @@ def draw_attention(path: Path, folder: Path) -> list[Path]:
 
 def figures_of(maps: Maps) -> dict[str, Figure]:
     """Return the figures there are numbers for, by name."""
-    figures = {"mean": mean_figure(maps), "heads": heads_figure(maps)}
+    figures = {"mean": mean_figure(maps)}
+    if maps.result["segment"]["heads"]:
+        figures["heads"] = heads_figure(maps)
     return figures | ({"terms": terms_figure(maps)} if len(maps.means) > 1 else {})
 
 

@@ -90,13 +90,14 @@ def _attention(arguments: argparse.Namespace) -> int:
     result, arrays = _measure(trained, text, chosen)
     _write(path, result, arrays)
     figures = chosen.out or trained.directory / "figures"
-    drawn = [*draw_attention(path, figures), write_page(path, figures)]
+    drawn = draw_attention(path, figures)
+    if heads := result["segment"]["heads"]:  # the page looks at single ones
+        drawn.append(write_page(path, figures))
     console.print(_table(result, arrays))
     console.print("\n".join(f"{file}" for file in (path, *drawn)), soft_wrap=True)
     if not result["complete"]:
-        console.print(
-            f"interrupted: the means are of the {result['tokens']:,} tokens read until then", soft_wrap=True
-        )
+        of = f"the {result['tokens']:,} tokens read until then" if heads else "all; no single head was read"
+        console.print(f"interrupted: the means are of {of}", soft_wrap=True)
     return 0 if result["complete"] else 130
 
 
@@ -129,7 +130,11 @@ def _measure(trained: Trained, read: Text, chosen: Settings) -> tuple[dict[str, 
             if chosen.heads is None
             else dict.fromkeys(chosen.heads, "chosen by hand")
         )
-        singly = maps.attention_at(model, text, place, memory, segment, list(heads))
+        try:
+            singly = maps.attention_at(model, text, place, memory, segment, list(heads))
+        except KeyboardInterrupt:  # what was read before takes long, and is kept
+            heads, complete = {}, False
+            singly = np.zeros((0, segment, memory + segment), np.float32)
     arrays = {f"mean_{name}": means.mean(name) for name in means.names} | {"segment_attention": singly}
     labels = trained.vocabulary.labels if trained.vocabulary else (lambda ids: [str(index) for index in ids])
     encoding = type(model.position).__name__.removesuffix("Position").lower()
