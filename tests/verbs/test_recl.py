@@ -13,7 +13,6 @@ from txl.evaluation.recl import effective_contexts
 from txl.interop.checkpoints import export
 from txl.training import group
 from txl.training.trained import load
-from txl.verbs import attention
 
 SMALL = ["start=6", "step=6", "longest=24", "positions=40", "device=cpu"]
 
@@ -86,6 +85,28 @@ def test_what_was_interrupted_is_taken_up_again(xl, monkeypatch, capsys, tmp_pat
     assert result_in(tmp_path / "here")["models"][0]["losses"] == result_in(whole)["models"][0]["losses"]
     monkeypatch.undo()
     assert len(list((tmp_path / "here" / "scores").iterdir())) == 1
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_score_that_is_not_finite_is_refused_when_it_comes(xl, monkeypatch, capsys, tmp_path, value):
+    words = ["recl", str(xl), *SMALL, "names=[mine]", "batch_size=4", f"out={tmp_path / 'out'}"]
+    scores, calls = group.TransformerReader.scores, []
+
+    def broken(self, window, lengths):
+        calls.append(1)
+        found = scores(self, window, lengths)
+        if len(calls) > 5:  # the comparison with single contexts takes five
+            found[:, lengths.index(12)] = value
+        return found
+
+    monkeypatch.setattr(group.TransformerReader, "scores", broken)
+    for _ in range(2):  # what is kept holds none
+        calls.clear()
+        assert main(words) == 1
+        said = capsys.readouterr().err
+        assert f"error: mine: a score from 12 tokens of context is {value}: the model gives" in said
+        assert len(calls) == 6
+    assert not (tmp_path / "out" / "recl.json").exists()
 
 
 def test_how_far_a_query_may_see_and_a_text_of_ones_own_can_be_said(xl, tmp_path):

@@ -165,6 +165,9 @@ def score(
 
     Yields:
         After each batch, and before the first: how many tokens were read, and how many have to be in all.
+
+    Raises:
+        ValueError: a score is not finite. It is not filled in.
     """
     lengths_J = np.asarray(lengths)
     starts, of_start = np.unique(positions_P - lengths_J[:, None], return_inverse=True)
@@ -182,6 +185,12 @@ def score(
             target_BJ = batch_B[:, None] + shorter
             place_BJ = np.searchsorted(positions_P, target_BJ).clip(max=len(positions_P) - 1)
             wanted_BJ = positions_P[place_BJ] == target_BJ
+            if (wrong_BJ := wanted_BJ & ~np.isfinite(found_BJ)).any():
+                context = int(shorter[wrong_BJ.any(axis=0)][0])
+                raise ValueError(
+                    f"a score from {context:,} tokens of context is {found_BJ[wrong_BJ][0]}: the model gives "
+                    "a token the probability 0, or nan"
+                )
             rows_BJ = np.broadcast_to(np.arange(len(shorter)), place_BJ.shape)
             scores_JP[rows_BJ[wanted_BJ], place_BJ[wanted_BJ]] = found_BJ[wanted_BJ]
             done += len(batch_B) * int(length)

@@ -190,6 +190,8 @@ def _scored(
                     if time.monotonic() - saved > SAVED_EVERY:
                         keep_scores(path, key, scores_JP, positions, distinct)
                         saved = time.monotonic()
+            except ValueError as error:
+                raise ValueError(f"{one.name}: {error}") from error
             finally:
                 keep_scores(path, key, scores_JP, positions, distinct)
     return scores_JP[[distinct.index(length) for length in cut]], f"scores/{path.name}"
