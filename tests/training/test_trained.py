@@ -64,7 +64,8 @@ def test_a_corpus_of_ones_own_code_needs_trust_and_a_model_alone_has_none(run):
 def test_a_model_computes_where_and_how_it_is_told(run):
     model, kinds = load(run).model, {}
     for precision in ("32-true", "64-true", "bf16-mixed"):
-        with computing(model, "cpu", precision) as device:
+        with computing(model, "cpu", precision) as (device, used):
+            assert used == precision
             tokens = torch.zeros(1, 3, dtype=torch.int64, device=device)
             hidden, _ = model(tokens, model.empty_memory(1, 2))
             kinds[precision] = hidden.dtype, model.layers[0].attention.query.weight.dtype

@@ -69,6 +69,15 @@ def test_a_source(here, capsys):
     assert "model.n_layer=3: model.safetensors has its shape" in capsys.readouterr().err
 
 
+def test_the_precision_is_decided_in_one_place(here, monkeypatch):
+    def decided(precision, accelerator):
+        return ("64-true" if precision == "auto" else precision), "as the test says"
+
+    monkeypatch.setattr("txl.training.trained.resolve_precision", decided)
+    assert main(["speed", *SHAPE, *QUICK, "precision=auto", "batch_size=1", "segment_length=4"]) == 0
+    assert measured(here / "outputs")["precision"] == "64-true"
+
+
 @pytest.mark.parametrize("done", [0, 1])
 def test_an_interruption_leaves_the_lengths_that_are_done(done, here, monkeypatch, capsys):
     measure, calls = speed.measure, []

@@ -177,8 +177,10 @@ def load(source: Path | str, trust: bool = False) -> Trained:
 
 
 @contextmanager
-def computing(model: TransformerXL, device: str = "auto", precision: str = "auto") -> Iterator[torch.device]:
-    """Inside, a model is on a device and computes in a precision, without gradients.
+def computing(
+    model: TransformerXL, device: str = "auto", precision: str = "auto"
+) -> Iterator[tuple[torch.device, str]]:
+    """Inside, a model is on a device and computes in a precision, without gradients; give what these are.
 
     Args:
         model: it is moved, and for a mixed precision its matrices are rounded once, for good.
@@ -206,4 +208,4 @@ def computing(model: TransformerXL, device: str = "auto", precision: str = "auto
             if isinstance(part, torch.nn.Linear):
                 part.to(mixed)
     with torch.inference_mode(), torch.autocast(place.type, mixed, enabled=mixed is not None):
-        yield place
+        yield place, precision

@@ -100,8 +100,8 @@ def _evaluate(arguments: argparse.Namespace) -> int:
         check_place(place)
     unit, per_token, status = trained.vocabulary.unit, [], "completed"
     result = {"schema": 1, "verb": "evaluate", "source": str(trained.source), "read": what, "unit": unit}
-    with computing(trained.model, asked.device, asked.precision) as device:
-        result |= {"status": "interrupted", "device": str(device), "attention": []}
+    with computing(trained.model, asked.device, asked.precision) as (device, precision):
+        result |= {"status": "interrupted", "device": str(device), "precision": precision, "attention": []}
         for reading in readings:
             entry, scores = scored(trained, tokens, reading)
             if entry["tokens_scored"]:

@@ -199,13 +199,13 @@ def _lengths(
 ) -> None:
     """Check what will be measured, then measure length after length; after each the result is written."""
     from txl.evaluation.speed import check, measure, vanilla_of
-    from txl.training.hardware import device_name, resolve_precision
+    from txl.training.hardware import device_name
     from txl.training.trained import computing
 
     vanilla, task, paper = vanilla_of(model, max(chosen.attention_length)), bar.tasks[0].id, published()
     precise = "64-true" if chosen.precision == "64-true" else "32-true"
     with (
-        computing(model, chosen.device, precise) as device,
+        computing(model, chosen.device, precise) as (device, _),
         computing(vanilla, chosen.device, precise),
     ):
         works, differences = works_of(chosen, own, device.type), []
@@ -214,12 +214,13 @@ def _lengths(
             bar.update(task, description=f"checking attention length {work.attention_length:,}")
             differences.append(check(model, vanilla, work))
             bar.advance(task)
-    accelerator = "cpu" if device.type == "cpu" else "auto"
-    precision, _ = resolve_precision(chosen.precision, accelerator)
     result |= about(model, works, chosen)
-    result |= {"device": device_name(device), "precision": precision, "precision_of_the_check": precise}
-    result["attention"] = []
-    with computing(model, chosen.device, precision), computing(vanilla, chosen.device, precision):
+    with (
+        computing(model, chosen.device, chosen.precision) as (_, precision),
+        computing(vanilla, chosen.device, chosen.precision),
+    ):
+        result |= {"device": device_name(device), "precision": precision, "precision_of_the_check": precise}
+        result["attention"] = []
         for work, difference in zip(works, differences, strict=True):
             bar.update(task, description=f"measuring attention length {work.attention_length:,}")
             entry = measure(model, vanilla, work, lambda: bar.advance(task))
