@@ -334,6 +334,32 @@ def test_runs_of_another_sweep_are_used_where_their_settings_are_the_same(run, c
         run(*words, "seed=9", "ablation.reuse=xl")
 
 
+def test_runs_are_taken_only_into_a_directory_of_the_same_sweep(run):
+    words = ["+ablation=mine.yaml", "ablation.rows=[xl]", "seed=1"]
+    assert run(*words, directory="first") == 0
+    (run.folder / "sweep").mkdir()
+    (run.folder / "sweep" / "sweep.json").write_text('{"name": "table6", "scale": "laptop", "jobs": []}')
+    with pytest.raises(ValueError, match="holds a sweep with name table6, not mine"):
+        run(*words, "ablation.reuse=first")
+    assert [path.name for path in (run.folder / "sweep").iterdir()] == ["sweep.json"]
+    # Of several jobs one does not fit what is there: none is linked.
+    assert run(*words, "seed=2", "model.n_layer=3", directory="other") == 0
+    with pytest.raises(ValueError, match=r"model\.n_layer=3, not 4|model\.n_layer=4, not 3"):
+        run(*words[:2], "seed=1,2", "ablation.reuse=first", directory="other")
+    assert not os.path.lexists(run.folder / "other" / "xl" / "seed1")
+    with pytest.raises(ValueError, match=r"ablation.reuse=gone holds no sweep.json"):
+        run(*words, "ablation.reuse=gone", directory="new")
+    assert not (run.folder / "new").exists()
+
+
+def test_a_file_is_no_place_for_a_sweep(run):
+    (run.folder / "notes").write_text("mine")
+    for place in ("notes", "notes/sweep"):
+        with pytest.raises(ConfigError, match=r"hydra.sweep.dir=.*notes is a file; name a directory"):
+            run("seed=1", directory=place)
+    assert (run.folder / "notes").read_text() == "mine"
+
+
 MEASURED = "evaluation: {verb: attention, laptop: [a=1, b=2]}\n"
 
 

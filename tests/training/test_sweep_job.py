@@ -123,6 +123,11 @@ def test_a_process_that_cannot_say_why_it_ends_is_spoken_for(job, text):
     assert results["config"]["data"]["_target_"]
 
 
+def test_the_reason_is_one_of_this_attempt(job):
+    assert job("raise SystemExit('error: no such planet')")["error"] == "error: no such planet"
+    assert job("raise SystemExit(3)")["error"] == "the process ended with exit code 3"
+
+
 def test_settings_that_are_wrong_only_here_are_a_failed_job(job, monkeypatch):
     def no_gpu(settings):
         raise ValueError("there is no GPU here")

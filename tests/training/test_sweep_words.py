@@ -52,6 +52,8 @@ def test_a_name_that_ends_in_yaml_is_a_path(mine):
 MISTAKES = {
     ("+ablation=tabel6",): r"there is no ablation tabel6 in .*; did you mean table6",
     ("+ablation=table6", "scale=papr"): r"there is no scale papr; did you mean paper",
+    ("+ablation=table6", "scale="): r"scale= says nothing; give a value, or leave it out",
+    ("+ablation=table6", "ablation.reuse="): r"ablation.reuse= says nothing; give a value",
     ("+ablation=table6", "ablation.rows=[half,xlr]"): r"table6 has no row xlr; did you mean",
     (
         "+ablation=table6",

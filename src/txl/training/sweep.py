@@ -35,6 +35,7 @@ from txl.training.sweep_jobs import (
     make_jobs,
     read_described,
     reuse,
+    runs_of,
     short_hash,
     with_rows_of,
     with_variants,
@@ -68,6 +69,7 @@ def sweep(context: HydraContext, task: TaskFunction, config: DictConfig, argumen
     table = with_variants(ablation.table, variants) if ablation else None
     name = ablation.name if ablation else name_of(jobs, config)
     directory = directory_of(name, asked, config)
+    others = runs_of(asked.reuse) if asked.reuse else []
     if asked.dry_run:
         measured = evaluations_of(table, [described_job(job) for job in jobs])
         console.print(plan(jobs, measured, directory), soft_wrap=True)
@@ -83,10 +85,11 @@ def sweep(context: HydraContext, task: TaskFunction, config: DictConfig, argumen
             "table": table,
             "jobs": [described_job(job) for job in jobs],
         }
+        earlier = look(directory, jobs, described)
         if asked.reuse:
-            linked = reuse(jobs, directory, asked.reuse)
+            linked = reuse(jobs, directory, others)
             console.print(f"{linked} jobs are runs of {asked.reuse}", markup=False, soft_wrap=True)
-        todo = begin(directory, jobs, described)
+        todo = begin(directory, jobs, described, earlier)
         evaluations = evaluations_of(described["table"], described["jobs"])
         received = run_jobs(directory, jobs, todo, (context, task, config))
         statuses = ["to do"] * len(evaluations)
@@ -118,9 +121,19 @@ def name_of(jobs: list[Job], config: DictConfig) -> str:
 
 
 def directory_of(name: str, asked: SweepWords, config: DictConfig) -> Path:
-    """Return the directory of a sweep. How its jobs are launched does not change it."""
+    """Return the directory of a sweep. How its jobs are launched does not change it.
+
+    Raises:
+        ConfigError: it cannot be one, because a file is in its place.
+    """
     if any(word.startswith("hydra.sweep.dir=") for word in config.hydra.overrides.hydra):
-        return Path(config.hydra.sweep.dir).absolute()
+        directory = Path(config.hydra.sweep.dir).absolute()
+        there = next(place for place in (directory, *directory.parents) if place.exists())
+        if not there.is_dir():
+            raise ConfigError(
+                f"hydra.sweep.dir={config.hydra.sweep.dir}: {there} is a file; name a directory for the sweep"
+            )
+        return directory
     no_matter = ("hydra.", "hydra/", "--dry-run", "-m", "--multirun", "ablation.reuse=")
     words = [word for word in asked.words if not word.startswith(no_matter)]
     return Path("multirun", f"{name}-{short_hash(words)}").absolute()
@@ -131,28 +144,40 @@ def described_job(job: Job) -> dict[str, Any]:
     return {"row": job.row, "seed": job.seed, "directory": job.directory, "overrides": job.overrides}
 
 
-def begin(directory: Path, jobs: list[Job], described: dict[str, Any]) -> list[Job]:
-    """Look at what is there, write `sweep.json`, and return the jobs that are to be run.
-
-    A job of an earlier call that is not among them stays in `sweep.json`. One that cannot be composed fails
-    here.
+def look(directory: Path, jobs: list[Job], described: dict[str, Any]) -> dict[str, Any]:
+    """Return the `sweep.json` of an earlier call; nothing if there is none. Nothing is changed.
 
     Raises:
         ValueError: the directory holds another sweep, or runs with other settings.
     """
+    earlier = read_described(directory) if (directory / SWEEP).exists() else {}
+    for key in ("name", "scale") if earlier else ():
+        if earlier[key] != described[key]:
+            raise ValueError(
+                f"{directory} holds a sweep with {key} {earlier[key]}, not {described[key]}; choose "
+                "another directory: hydra.sweep.dir=…"
+            )
+    for job in jobs:
+        job.check_directory(directory)
+    return earlier
+
+
+def begin(directory: Path, jobs: list[Job], described: dict[str, Any], earlier: dict[str, Any]) -> list[Job]:
+    """Write `sweep.json`, and return the jobs that are to be run.
+
+    A job of an earlier call that is not among them stays in `sweep.json`. One that cannot be composed fails
+    here.
+
+    Args:
+        directory: of the sweep.
+        jobs: of this call.
+        described: what `sweep.json` is to hold.
+        earlier: what it held, see `look`.
+    """
     path = directory / SWEEP
-    earlier: dict[str, Any] = {}
-    if path.exists():
-        earlier = read_described(directory)
-        for key in ("name", "scale"):
-            if earlier[key] != described[key]:
-                raise ValueError(
-                    f"{directory} holds a sweep with {key} {earlier[key]}, not {described[key]}; choose "
-                    "another directory: hydra.sweep.dir=…"
-                )
-        known = {job["directory"] for job in described["jobs"]}
-        others = [job for job in earlier["jobs"] if job["directory"] not in known]
-        described["jobs"] += [job for job in others if read_status(directory / job["directory"])]
+    known = {job["directory"] for job in described["jobs"]}
+    others = [job for job in earlier.get("jobs", ()) if job["directory"] not in known]
+    described["jobs"] += [job for job in others if read_status(directory / job["directory"])]
     statuses = [job.check_directory(directory) for job in jobs]
     if described["table"]:
         described["table"] = with_rows_of(described["jobs"], described["table"], earlier.get("table"))

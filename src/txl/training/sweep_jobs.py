@@ -187,24 +187,30 @@ def _tell_apart(jobs: list[Job]) -> None:
             job.row += f"-{number}"
 
 
-def reuse(jobs: list[Job], sweep: Path, other: Path) -> int:
-    """Link the completed runs of another sweep that have the settings of a job which has not begun.
+def runs_of(sweep: Path) -> list[Path]:
+    """Return the completed runs of another sweep.
+
+    Raises:
+        ValueError: the directory is no sweep's.
+    """
+    if not (sweep / SWEEP).exists():
+        raise ValueError(f"ablation.reuse={sweep} holds no {SWEEP}; name the directory of a sweep")
+    runs = [sweep / job["directory"] for job in read_described(sweep)["jobs"]]
+    return [run for run in runs if read_status(run) == "completed"]
+
+
+def reuse(jobs: list[Job], sweep: Path, runs: list[Path]) -> int:
+    """Link runs of another sweep that have the settings of a job which has not begun.
 
     Args:
         jobs: composed.
         sweep: where they belong.
-        other: the directory of the other sweep.
+        runs: see `runs_of`.
 
     Returns:
         How many there are.
-
-    Raises:
-        ValueError: the other directory is no sweep's.
     """
-    if not (other / SWEEP).exists():
-        raise ValueError(f"ablation.reuse={other} holds no {SWEEP}; name the directory of a sweep")
-    runs = [other / job["directory"] for job in read_described(other)["jobs"]]
-    runs, linked = [run for run in runs if read_status(run) == "completed"], 0
+    linked = 0
     for job in jobs:
         place = sweep / job.directory
         same = next((run for run in runs if job.config and _has_settings(run, job)), None)

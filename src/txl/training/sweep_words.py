@@ -55,6 +55,8 @@ def parse(words: list[str]) -> SweepWords:
         if equals and (key in ("ablation", "scale") or key.startswith("ablation.")):
             if key not in KEYS:
                 raise ConfigError(f"there is no setting {key}{nearest(key, KEYS)}")
+            if key in ("scale", "ablation.reuse") and not value:
+                raise ConfigError(f"{key}= says nothing; give a value, or leave it out")
             said[key] = value
         elif word != "--dry-run":
             others.append(word)
@@ -82,7 +84,7 @@ def ablation_of(words: SweepWords) -> tuple[ablations.Ablation, dict[str, list[s
     Raises:
         ConfigError: see `ablations.read` and `Ablation.chosen`.
     """
-    name, scale = words.ablation or "", words.scale or "laptop"
+    name, scale = words.ablation or "", "laptop" if words.scale is None else words.scale
     if name.endswith(".yaml"):
         path = Path(name).expanduser()
         ablation = ablations.read(path.stem, scale, path.parent)
