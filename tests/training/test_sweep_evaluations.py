@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -14,7 +15,8 @@ import pytest
 from conftest import TINY
 from training.test_sweep_runs import LIMIT, output, program, start, wait_for
 from txl.report import write_tables
-from txl.training.sweep_evaluations import attention_length, evaluations_of
+from txl.training import sweep_evaluations
+from txl.training.sweep_evaluations import Evaluation, attention_length, evaluations_of, run_evaluations
 
 RECL = "[start=4, step=4, longest=16, positions=20]"
 MINE = """
@@ -153,6 +155,8 @@ def test_rows_of_a_group_belong_together_in_the_tables_order_and_each_seed_by_it
     assert evaluations_of(None, jobs) == evaluations_of({"rows": {}}, jobs) == []
 
 
+SMALL_SPEED = ["data=lagged_copy", "model.n_layer=1", "model.d_model=16", "model.n_head=2", "model.d_head=8"]
+SMALL_SPEED += ["model.d_inner=16", "segment_length=8", "batch_size=2"]
 SPEED = """
 title: Speed
 source: the tests
@@ -170,8 +174,7 @@ rows:
 @pytest.mark.slow
 def test_what_needs_no_trained_model_is_measured_at_once(train):
     train.environment["OMP_NUM_THREADS"] = "1"
-    words = ["data=lagged_copy", "model.n_layer=1", "model.d_model=16", "model.n_head=2", "model.d_head=8"]
-    words += ["model.d_inner=16", "attention_length=[24,40]", "segment_length=8", "batch_size=2", "rounds=1"]
+    words = [*SMALL_SPEED, "attention_length=[24,40]", "rounds=1"]
     said = SPEED.replace("WORDS", ", ".join(f'"{word}"' for word in words))
     (train.folder / "speed.yaml").write_text(said)
     run = start(train, "+ablation=speed.yaml", "hydra.sweep.dir=sweep")
@@ -190,19 +193,22 @@ def test_what_needs_no_trained_model_is_measured_at_once(train):
 
 
 MEASURES = """
-import sys
 from pathlib import Path
 from txl.training.sweep_evaluations import Evaluation, run_evaluations
 
-words = ["data=lagged_copy", "model.n_layer=1", "attention_length=[3800]", "rounds=100000"]
-run_evaluations(Path("sweep"), [Evaluation("speed", "speed", [], [], words)])
+run_evaluations(Path("sweep"), [Evaluation("speed", "speed", [], [], {words})])
 """
+# So small that it takes little, and so many rounds that it does not end by itself in time.
+ENDLESS = [*SMALL_SPEED, "attention_length=[24]", "rounds=300000"]
 
 
+@pytest.mark.slow
 def test_a_sweep_that_is_killed_leaves_no_verb_behind(tmp_path, monkeypatch):
     (tmp_path / "sweep").mkdir()
     monkeypatch.chdir(tmp_path)
-    sweep = subprocess.Popen([sys.executable, "-c", MEASURES], stdout=subprocess.DEVNULL)
+    sweep = subprocess.Popen(
+        [sys.executable, "-c", MEASURES.format(words=ENDLESS)], stdout=subprocess.DEVNULL
+    )
     try:
         verb = _child(sweep.pid, b"speed")
         sweep.kill()
@@ -215,6 +221,34 @@ def test_a_sweep_that_is_killed_leaves_no_verb_behind(tmp_path, monkeypatch):
     finally:
         sweep.kill()
         sweep.wait()
+
+
+DEAF = """
+import signal, time
+from pathlib import Path
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+Path("deaf").touch()
+time.sleep(100)
+"""
+
+
+def test_ctrl_c_ends_a_sweep_though_its_verb_does_not_listen(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sweep_evaluations, "GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(Evaluation, "command", lambda *_: [sys.executable, "-c", DEAF])
+
+    def interrupt() -> None:
+        _wait_until(Path("deaf").exists)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    began, asking = time.monotonic(), threading.Thread(target=interrupt)
+    asking.start()
+    two = [Evaluation("speed", name, [], [], []) for name in ("first", "second")]
+    assert run_evaluations(tmp_path, two) == (["interrupted", "to do"], signal.SIGINT)
+    asking.join()
+    assert time.monotonic() - began < 60
+    said = json.loads((tmp_path / "evaluations" / "first" / "evaluation.json").read_text())
+    assert (said["status"], said["error"]) == ("interrupted", "stopped by SIGINT")
 
 
 def _child(parent: int, word: bytes) -> int:

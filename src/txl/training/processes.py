@@ -8,6 +8,7 @@ and so has each call of a verb that measures what was trained.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -32,7 +33,7 @@ from txl.training.components import ConfigError
 from txl.training.config import Config, Trainer
 from txl.training.lifeline import LIFELINE
 
-GRACE_SECONDS = 20.0  # to save and leave, for the others when one process has failed
+GRACE_SECONDS = 20.0  # to save and leave: for the others when one process has failed, for a verb on a signal
 
 
 def environment() -> ClusterEnvironment:
@@ -178,6 +179,7 @@ def run_together(
     environments: Sequence[Mapping[str, str]],
     output: IO | None = None,
     asked_to_stop: Callable[[], int | None] = lambda: None,
+    leave_seconds: float = math.inf,
 ) -> int | None:
     """Run a command once for each environment, pass signals on, and end all when one fails or this one ends.
 
@@ -186,6 +188,8 @@ def run_together(
         environments: what each has beside this program's own.
         output: see `start`.
         asked_to_stop: see `start`.
+        leave_seconds: how long they may take to leave after a signal before they are killed; by default as
+            long as the step of a training and its saving take.
 
     Returns:
         The signal that was passed on though all ended well; `None` for none.
@@ -197,8 +201,11 @@ def run_together(
     reading, writing = os.pipe()
     received: list[int] = []
     running: list[subprocess.Popen] = []
+    due = math.inf  # when those that were asked to leave are killed
 
     def pass_on(number: int, *_: object) -> None:
+        nonlocal due
+        due = min(due, time.monotonic() + leave_seconds)
         received.append(number)
         _signal(running, number)
 
@@ -206,6 +213,8 @@ def run_together(
         number = asked_to_stop()
         if number is not None and number not in received:
             pass_on(number)
+        if time.monotonic() > due:
+            _signal(running, signal.SIGKILL)
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
     before = {number: signal.signal(number, pass_on) for number in numbers}
@@ -233,6 +242,8 @@ def run_together(
             signal.signal(number, handler)
     # One that was still starting, without handlers of its own, ends by the signal itself.
     stopped = {code for number in received for code in (128 + number, -number)}
+    if time.monotonic() > due:
+        stopped.add(-signal.SIGKILL)
     if failed is None:
         return received[0] if received else None
     if running[failed].returncode in stopped:

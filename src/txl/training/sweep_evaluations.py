@@ -25,7 +25,7 @@ from txl.report.evaluations import EVALUATION, result_of
 from txl.report.files import read_results, read_status
 from txl.report.measures import best_attention, metric_for, trained_attention
 from txl.training.console import console
-from txl.training.processes import ProcessError, run_together
+from txl.training.processes import GRACE_SECONDS, ProcessError, run_together
 from txl.training.results import now
 from txl.training.run import write_whole
 from txl.training.sweep_job import Stop, last_line, stamp
@@ -189,7 +189,8 @@ def _run(one: Evaluation, sweep: Path, stop: Stop) -> str:
     with (folder / "console.log").open("a", encoding="utf-8") as output, _spinner(one):
         before = output.tell()
         try:
-            if received := run_together(one.command(sweep), [{}], output, lambda: stop.received):
+            command = one.command(sweep)
+            if received := run_together(command, [{}], output, lambda: stop.received, GRACE_SECONDS):
                 stop.ask(received)
         except ProcessError as failure:
             said = last_line(folder / "console.log", before) if failure.has_ended else None
