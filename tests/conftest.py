@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from functools import cached_property, partial
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import open_dict
 
+from txl.__main__ import main
 from txl.model import RelativePosition, TransformerXL
 
 ROOT = Path(__file__).parent.parent
@@ -99,17 +102,64 @@ def small_model(
     return model.to(dtype).eval()
 
 
+PLAIN = {"HYDRA_FULL_ERROR": "0", "COLUMNS": "100"}  # no traces of errors, and lines of one width
+
+
+class Starter:
+    """Runs `train.py` in forks of one process that has imported everything, which takes seconds."""
+
+    def __init__(self) -> None:
+        self.environment = {**os.environ, **PLAIN}
+
+    @cached_property
+    def program(self) -> subprocess.Popen:
+        """The process, begun when it is first needed."""
+        return subprocess.Popen(
+            [sys.executable, str(ROOT / "tests" / "starter.py")],
+            env=self.environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def __call__(
+        self, words: list[str], folder: Path, environment: dict[str, str], seconds: float
+    ) -> subprocess.CompletedProcess:
+        """Run to the end and return what was printed and the exit code."""
+        changed = {name: environment.get(name) for name in environment.keys() | self.environment.keys()}
+        files = {name: folder.parent / f"{folder.name}.{name}" for name in ("output", "errors")}
+        for path in files.values():
+            path.write_bytes(b"")
+        job = {"words": words, "ranks": [changed], "seconds": seconds, "folder": str(folder)}
+        self.program.stdin.write(json.dumps(job | {name: str(path) for name, path in files.items()}) + "\n")
+        self.program.stdin.flush()
+        (code,) = json.loads(self.program.stdout.readline())
+        printed = (path.read_text("utf-8") for path in files.values())
+        return subprocess.CompletedProcess(words, code, *printed)
+
+    def close(self) -> None:
+        """End the process."""
+        if "program" not in vars(self):
+            return
+        self.program.stdin.close()
+        self.program.wait(10)
+        self.program.stdout.close()
+
+
+@pytest.fixture(scope="session")
+def starter() -> Iterator[Starter]:
+    """Return what runs `train.py` in forks."""
+    starter = Starter()
+    yield starter
+    starter.close()
+
+
 class CommandLine:
     """Runs `train.py` in a folder of its own, as a user would."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.run_directory = folder, folder / "run"
-        self.environment = {
-            **os.environ,
-            "TXL_CACHE": str(folder / "cache"),
-            "HYDRA_FULL_ERROR": "0",
-            "COLUMNS": "100",
-        }
+    def __init__(self, folder: Path, starter: Starter) -> None:
+        self.folder, self.run_directory, self.starter = folder, folder / "run", starter
+        self.environment = {**os.environ, **PLAIN, "TXL_CACHE": str(folder / "cache")}
 
     def words(self, *overrides: str) -> list[str]:
         """Return the command, its run directory fixed."""
@@ -126,8 +176,18 @@ class CommandLine:
                 stderr=subprocess.STDOUT,
             )
 
-    def __call__(self, *overrides: str, timeout: float = 120) -> subprocess.CompletedProcess:
-        """Run to the end and return what it printed and its exit code."""
+    def __call__(
+        self, *overrides: str, timeout: float = 120, fresh: bool = False
+    ) -> subprocess.CompletedProcess:
+        """Run to the end and return what it printed and its exit code.
+
+        Args:
+            overrides: the words of the command line.
+            timeout: in seconds.
+            fresh: in a Python of its own, where it matters what is imported, when, and from where.
+        """
+        if not fresh:
+            return self.starter(self.words(*overrides)[2:], self.folder, self.environment, timeout)
         return subprocess.run(
             self.words(*overrides),
             cwd=self.folder,
@@ -143,9 +203,9 @@ class CommandLine:
 
 
 @pytest.fixture
-def train(tmp_path: Path) -> CommandLine:
+def train(tmp_path: Path, starter: Starter) -> CommandLine:
     """Return the command line, in an empty folder."""
-    return CommandLine(tmp_path)
+    return CommandLine(tmp_path, starter)
 
 
 @pytest.fixture
@@ -171,6 +231,14 @@ def run_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., P
         return directory
 
     return run
+
+
+def verb(*words: object) -> subprocess.CompletedProcess:
+    """Run `txl` in this process, and return what it printed and its exit code."""
+    printed, errors = io.StringIO(), io.StringIO()
+    with redirect_stdout(printed), redirect_stderr(errors):
+        code = main([str(word) for word in words])
+    return subprocess.CompletedProcess(words, code, printed.getvalue(), errors.getvalue())
 
 
 def metrics_of(directory: Path) -> list[dict]:

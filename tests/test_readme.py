@@ -17,7 +17,7 @@ def test_the_encoding_to_add_is_complete(train, text_file):
     (train.folder / "more" / "position" / "decay.yaml").write_text(settings, "utf-8")
     train.environment["PYTHONPATH"] = str(train.folder)
     words = ["position=decay", *TINY, f"data.path={text_file}", "position.rate=0.7", "--config-dir", "more"]
-    done = train(*words)
+    done = train(*words, fresh=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert train.results()["config"]["position"] == {"_target_": "decay.DecayPosition", "rate": 0.7}
     assert train.results()["test"]["tokens_scored"] > 0

@@ -19,7 +19,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conftest import ROOT, TINY, kept_in, tiny_text
+from conftest import ROOT, TINY, kept_in, tiny_text, verb
 from txl.data import cache as cache_module
 from txl.data import passes, preparation, reading, report, text, workers
 from txl.data.reading import Part, borders, chunks
@@ -269,13 +269,13 @@ def test_the_command_reports_and_names_what_is_wrong(tmp_path, text_file):
     assert done.returncode == 0, done.stderr
     for part in ("tiny: vocabulary 18", "commonest: '", "a line: ", "report.json", "train", "0.00%"):
         assert part in done.stdout
-    assert json.loads(command(*words, "--json").stdout)["vocabulary"] == 18
+    assert json.loads(verb("prepare", "data=text", *words, "--json").stdout)["vocabulary"] == 18
     for wrong, message in {
         "data.unit=line": "error: unit must be one of byte, char, word, bpe, not 'line'\n",
         "data.pth=x": "data.pth",
         f"data.path={tmp_path}/none.txt": "error: data.path: there is no file",
     }.items():
-        done = command(*words, wrong)
+        done = verb("prepare", "data=text", *words, wrong)
         assert done.returncode == 1
         assert message in done.stderr
         assert done.stderr.count("\n") <= 2

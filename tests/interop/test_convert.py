@@ -1,22 +1,14 @@
 """`txl import` and `txl export`, as a user runs them."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
 
-from conftest import small_model
+from conftest import small_model, verb
 from interop.test_parity import BASE
 from txl.interop.checkpoints import load_foreign
 from txl.interop.official import model_from_config, to_official
-
-
-def run(*words) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-m", "txl", *map(str, words)], capture_output=True, text=True, timeout=60
-    )
 
 
 @pytest.fixture
@@ -32,12 +24,12 @@ def authors(tmp_path):
 
 def test_a_state_dict_of_the_authors_becomes_ours_and_goes_out_again(authors):
     model, folder = authors
-    done = run(
+    done = verb(
         "import", folder / "state.pt", folder / "ours.safetensors", "--config", folder / "options.json"
     )
     assert done.returncode == 0, done.stderr
     assert "parameters" in done.stdout
-    done = run("export", folder / "ours.safetensors", folder / "again.safetensors")
+    done = verb("export", folder / "ours.safetensors", folder / "again.safetensors")
     assert done.returncode == 0, done.stderr
     loaded, _ = load_foreign(folder / "again.safetensors")
     for name, parameter in model.named_parameters():
@@ -62,7 +54,7 @@ def test_what_cannot_be_taken_is_a_clear_line_and_nothing_is_written(authors):
         (folder / "state.pt", target, "--config", folder / "bad.json"): "bad.json is not JSON",
         (folder / "state.pt", folder / "state.pt"): "exists already; choose another name or remove it",
     }.items():
-        done = run("import", *words)
+        done = verb("import", *words)
         assert done.returncode == 1
         assert expected in done.stderr
         assert "Traceback" not in done.stderr

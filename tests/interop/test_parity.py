@@ -2,14 +2,13 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from conftest import verb
 from txl.interop.official import NamesError, from_official, model_from_config, to_official
 from txl.interop.parity import Reference, compare
 
@@ -126,18 +125,10 @@ def test_the_command_prints_a_table_and_fails_if_one_file_does(tmp_path):
     np.savez(bad, **arrays)
     (tmp_path / "empty.npz").write_bytes(b"")
 
-    def run(*files):
-        return subprocess.run(
-            [sys.executable, "-m", "txl", "parity", *map(str, files)],
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-
-    done = run(good)
+    done = verb("parity", good)
     assert done.returncode == 0, done.stderr
     assert "same" in done.stdout
-    done = run(good, bad, tmp_path / "empty.npz", tmp_path / "absent.npz")
+    done = verb("parity", good, bad, tmp_path / "empty.npz", tmp_path / "absent.npz")
     assert done.returncode == 1
     assert "DIFFERS" in done.stdout
     assert "same" in done.stdout

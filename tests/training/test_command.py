@@ -22,7 +22,7 @@ def tiny(text_file):
 
 
 def test_a_run_leaves_what_was_promised(train, tiny):
-    done = train(*tiny)
+    done = train(*tiny, fresh=True)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     files = {str(p.relative_to(train.run_directory)) for p in train.run_directory.rglob("*") if p.is_file()}
@@ -226,7 +226,7 @@ def test_a_missing_sample_package_is_one_clear_line(train):
         "u.find_spec = lambda name, *rest: None if name == 'gensim' else find(name, *rest)\n"
     )
     train.environment["PYTHONPATH"] = str(train.folder)
-    done = train()
+    done = train(fresh=True)
     assert done.returncode == 1
     assert "install it with: pip install 'txl[samples]'" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr

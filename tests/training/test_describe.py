@@ -1,13 +1,11 @@
 """Costs before training: the authors' parameter counts to the last one, and nothing allocated."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 import yaml
 
-from conftest import EXPERIMENTS, ROOT
+from conftest import EXPERIMENTS, ROOT, verb
 from txl.training.components import ConfigError
 from txl.training.compose import composed
 from txl.training.config import check
@@ -78,16 +76,10 @@ def test_devices_must_divide_the_batch():
         describe(settings("experiment=wt103_base"), devices=7)
 
 
-def run(*words: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-m", "txl", "describe", *words], capture_output=True, text=True, timeout=60
-    )
-
-
 def test_json_stands_alone_on_standard_output_and_a_table_otherwise():
-    done = run("experiment=wt103_large", "--json")
+    done = verb("describe", "experiment=wt103_large", "--json")
     assert json.loads(done.stdout)["parameters"] == 285_170_506
-    done = run("experiment=wt103_large", "--peak", "312e12")
+    done = verb("describe", "experiment=wt103_large", "--peak", "312e12")
     assert done.returncode == 0
     assert "285,170,506" in done.stdout
     assert "time to train" in done.stdout
@@ -98,7 +90,7 @@ def test_a_mistake_is_one_line():
         ("experiment=wt103_bas",): "error: there is no experiment=wt103_bas; did you mean wt103_base",
         ("model.n_layr=3",): "error: there is no setting model.n_layr; did you mean model.n_layer",
     }.items():
-        done = run(*words)
+        done = verb("describe", *words)
         assert done.returncode == 1
         assert done.stderr.startswith(expected)
         assert len(done.stderr.splitlines()) == 1

@@ -144,6 +144,7 @@ def nobody(tmp_path) -> dict[str, str]:
     return mine | {"HOME": str(home), "TXL_CACHE": str(tmp_path / "cache"), "NETRC": str(home / "none")}
 
 
+@pytest.mark.slow
 def test_three_offline_jobs_of_a_sweep_leave_three_runs(train, tiny, nobody):
     train.environment |= nobody
     words = [
@@ -190,7 +191,12 @@ def test_three_offline_jobs_of_a_sweep_leave_three_runs(train, tiny, nobody):
 def test_a_run_that_fails_is_marked_failed(train, tiny, nobody):
     train.environment |= nobody
     done = train(
-        *tiny, "logger=wandb", "optimizer.lr=1e12", "trainer.gradient_clip=null", "trainer.max_steps=400"
+        *tiny,
+        "logger=wandb",
+        "optimizer.lr=1e12",
+        "trainer.gradient_clip=null",
+        "trainer.max_steps=400",
+        fresh=True,
     )
     assert done.returncode == 1
     (run,) = kept(train.run_directory)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from conftest import TINY, tiny_text
+from conftest import ROOT, TINY, tiny_text
 from txl.training.checkpoints import newest
 
 pytestmark = pytest.mark.slow
@@ -38,7 +38,7 @@ class Starter:
         self.folder = folder
         (folder / "tiny.txt").write_text(tiny_text(140), "utf-8")
         self.program = subprocess.Popen(
-            [sys.executable, str(Path(__file__).parent / "starter.py")],
+            [sys.executable, str(ROOT / "tests" / "starter.py")],
             cwd=folder,
             env={**os.environ, "TXL_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1"},
             stdin=subprocess.PIPE,

@@ -75,7 +75,11 @@ def test_a_failure_is_recorded_with_its_reason_and_its_checkpoint_kept(train, te
     )
     train.environment["PYTHONPATH"] = str(train.folder)
     done = train(
-        *TINY, f"data.path={text_file}", "position._target_=broken.Broken", "trainer.max_steps=100000"
+        *TINY,
+        f"data.path={text_file}",
+        "position._target_=broken.Broken",
+        "trainer.max_steps=100000",
+        fresh=True,
     )
     assert done.returncode == 1
     results = train.results()

@@ -1,9 +1,10 @@
 """Starts `train.py` again and again in fresh processes, without importing everything again each time.
 
 Reads one JSON line a launch: {"words": [..], "ranks": [{..environment..}, ..], "kill": [rank, where, call],
-"seconds": limit}. Everything is imported once; each process of the launch is a fork of that. `kill` makes
-one of them send itself SIGKILL at the given call of a function, "module:Class.method". Answers with the exit
-codes, negative for a signal.
+"seconds": limit, "folder": .., "output": .., "errors": ..}. Everything is imported once; each process of the
+launch is a fork of that. `ranks` is what the environment of each has beside this one's; null takes a variable
+away. `kill` makes one of them send itself SIGKILL at the given call of a function, "module:Class.method".
+Answers with the exit codes, negative for a signal.
 """
 
 import functools
@@ -14,6 +15,7 @@ import runpy
 import signal
 import sys
 import time
+import traceback
 from pathlib import Path
 
 import matplotlib.backends.backend_agg  # noqa: F401  so that no fork imports it
@@ -21,7 +23,7 @@ import matplotlib.backends.backend_agg  # noqa: F401  so that no fork imports it
 import txl.training.assemble
 import txl.training.finish  # noqa: F401  the same
 
-TRAIN = str(Path(__file__).parents[2] / "train.py")
+TRAIN = str(Path(__file__).parents[1] / "train.py")
 
 
 def kill_at(where: str, call: int) -> None:
@@ -43,14 +45,27 @@ def kill_at(where: str, call: int) -> None:
     setattr(owner, name, counted)
 
 
-def run(words: list[str], environment: dict[str, str], kill: list | None) -> None:
+def run(
+    words: list[str],
+    environment: dict[str, str | None],
+    kill: list | None,
+    folder: str,
+    output: str,
+    errors: str | None,
+) -> None:
     """Be one process of a launch, and never return."""
     code = 1
     try:
-        output = os.open("output.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        os.environ.update(environment)
+        os.chdir(folder)
+        written = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(os.open(output, written), 1)
+        os.dup2(os.open(errors or output, written), 2)
+        for name, value in environment.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
         if kill:
             kill_at(*kill)
         sys.argv = [TRAIN, *words]
@@ -59,19 +74,22 @@ def run(words: list[str], environment: dict[str, str], kill: list | None) -> Non
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
         if isinstance(end.code, str):
-            print(end.code)
+            print(end.code, file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
     finally:
         sys.stdout.flush()
         os._exit(code)
 
 
-def launch(words, ranks, kill=None, seconds=60.0) -> list[int]:
+def launch(words, ranks, kill=None, seconds=60.0, folder=".", output="output.txt", errors=None) -> list[int]:
     """Start the processes, wait, and return their exit codes."""
     started = []
     for rank, environment in enumerate(ranks):
         process = os.fork()
         if not process:
-            run(words, environment, kill[1:] if kill and kill[0] == rank else None)
+            kill = kill[1:] if kill and kill[0] == rank else None
+            run(words, environment, kill, folder, output, errors)
         started.append(process)
     codes: dict[int, int] = {}
     deadline = time.monotonic() + seconds
