@@ -8,8 +8,6 @@ import itertools
 import json
 import os
 import re
-import subprocess
-import sys
 import tarfile
 import threading
 import time
@@ -19,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from conftest import verb
 from txl.data import fetch, large_text, lm1b, ptb, wikitext
 
 WORDS = ["the", "of", "and", "wolf", "said", "é", "日本", "<unk>"]
@@ -279,8 +278,7 @@ PTB = Path(os.environ.get("TXL_REFERENCE", "nowhere")).parent / "corpora" / "ptb
 
 @pytest.mark.skipif(not PTB.is_dir(), reason="the Penn Treebank is licensed and not here")
 def test_the_penn_treebank_has_the_counts_that_are_known(tmp_path):
-    words = ["prepare", "--json", "data=ptb", f"data.path={PTB}", f"data.cache={tmp_path}"]
-    done = subprocess.run([sys.executable, "-m", "txl", *words], capture_output=True, text=True, check=True)
+    done = verb("prepare", "--json", "data=ptb", f"data.path={PTB}", f"data.cache={tmp_path}")
     report = json.loads(done.stdout)
     texts = {split: (PTB / f"ptb.{split}.txt").read_text("utf-8") for split in ("train", "valid", "test")}
     assert report["tokens"] == {split: counted(text)[0] for split, text in texts.items()}

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+from functools import cache
 
 import pytest
 import torch
@@ -86,15 +87,18 @@ def test_the_verb_that_measures_the_rows_knows_its_settings(name, scale):
         assert ablation.jobs
 
 
+@cache
+def settings_of(*overrides: str):
+    """Compose settings, those of a row once for all that is compared with it."""
+    return composed([*overrides, "name=x"])
+
+
 @pytest.mark.parametrize("name", ["table8", "figure3", "figure4", "figure5", "figure6", "figure7"])
 @pytest.mark.parametrize("scale", SCALES)
 def test_their_models_are_those_of_table_6(name, scale):
-    def settings_of(overrides):
-        return composed([*overrides, "name=x"])
-
-    theirs = [settings_of(overrides) for overrides in read("table6", scale).jobs.values()]
+    theirs = [settings_of(*overrides) for overrides in read("table6", scale).jobs.values()]
     for overrides in read(name, scale).jobs.values():
-        assert settings_of(overrides) in theirs
+        assert settings_of(*overrides) in theirs
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
