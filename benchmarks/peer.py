@@ -18,16 +18,34 @@ import torch
 from txl.interop.checkpoints import load_foreign
 from txl.model import Memory, TransformerXL
 
-SHAPES = {
+SHAPES: dict[str, dict[str, Any]] = {
     "12 layers": {"n_layer": 12, "d_model": 512, "n_head": 8, "d_head": 64, "d_inner": 2048},
+    "6 layers": {"n_layer": 6, "d_model": 256, "n_head": 4, "d_head": 64, "d_inner": 1024},
+    "words": {
+        "n_layer": 16, "d_model": 410, "n_head": 10, "d_head": 41, "d_inner": 2100, "vocab_size": 267735,
+        "cutoffs": [20000, 40000, 200000], "proj_share_all_but_first": True,
+    },
+    "quick words": {
+        "n_layer": 2, "d_model": 32, "n_head": 2, "d_head": 16, "d_inner": 64, "vocab_size": 90,
+        "cutoffs": [20, 40, 60], "proj_share_all_but_first": True,
+    },
     "24 layers": {"n_layer": 24, "d_model": 1024, "n_head": 8, "d_head": 128, "d_inner": 3072},
     "quick": {"n_layer": 2, "d_model": 32, "n_head": 2, "d_head": 16, "d_inner": 64},
-}
+}  # fmt: skip
 VOCABULARY = 204  # of enwik8
 
 
-def both(shape: str, memory_length: int, clamp_length: int, same_length: bool) -> tuple[Any, TransformerXL]:
+def both(
+    shape: str, memory_length: int, clamp_length: int | None, same_length: bool, dropout: float = 0.0
+) -> tuple[Any, TransformerXL]:
     """Return a TransfoXL of theirs and the same model here, float32, in evaluation mode.
+
+    Args:
+        shape: one of `SHAPES`.
+        memory_length: of theirs; ours is told when it reads.
+        clamp_length: of both.
+        same_length: of theirs.
+        dropout: everywhere but on the attention probabilities.
 
     Raises:
         SystemExit: transformers is not there; `make peers` puts it in a folder of its own.
@@ -42,9 +60,10 @@ def both(shape: str, memory_length: int, clamp_length: int, same_length: bool) -
             raise SystemExit(f"transformers 4.35.2 is needed beside this package: {error}") from error
     torch.manual_seed(0)
     config = TransfoXLConfig(
-        vocab_size=VOCABULARY, cutoffs=[], d_embed=SHAPES[shape]["d_model"], div_val=1, untie_r=False,
-        mem_len=memory_length, clamp_len=clamp_length, same_length=same_length, trainer_compatible=True,
-        **SHAPES[shape],
+        **{"vocab_size": VOCABULARY, "cutoffs": []} | SHAPES[shape],
+        d_embed=SHAPES[shape]["d_model"], div_val=1, untie_r=False, mem_len=memory_length,
+        clamp_len=clamp_length or -1, same_length=same_length, dropout=dropout, dropatt=0.0,
+        trainer_compatible=True,
     )  # fmt: skip
     theirs = TransfoXLLMHeadModel(config).eval()
     with tempfile.TemporaryDirectory() as folder:

@@ -35,18 +35,19 @@ def counted(model, backward: bool = False) -> int:
 def test_forward_operations_are_those_torch_counts(position):
     model = small_model(position=position)
     expected = counted(model)
-    if position is RelativePosition:  # the projected distances, once for all rows
-        expected -= 2 * model.n_layer * (L + M + 1) * 12 * 12
+    scores = 2
     if position in (RelativePosition, ShawPosition):  # scores by distance have one column more than keys
         expected -= 2 * model.n_layer * B * L * 12
-    assert flops_per_token(model, L, M) * B * L == expected
+        scores = 3
+    expected -= 2 * model.n_layer * B * scores * 12 * L * (L - 1) // 2  # of keys after their query
+    assert flops_per_token(model, L, M, B) * B * L == pytest.approx(expected, rel=1e-12)
 
 
 def test_training_costs_about_three_times_as_much():
     model = small_model().train()
     ratio = counted(model, backward=True) / counted(model)
     assert 2.6 < ratio <= 3.0
-    assert training_flops_per_token(model, L, M) == 3 * flops_per_token(model, L, M)
+    assert training_flops_per_token(model, L, M, B) == 3 * flops_per_token(model, L, M, B)
 
 
 def test_parameters_are_counted_as_the_authors_do():
@@ -56,9 +57,11 @@ def test_parameters_are_counted_as_the_authors_do():
     assert total == sum(parameter.numel() for parameter in small_model().parameters())
 
 
+@pytest.mark.parametrize("attention", ["plain", "blocked"])
 @pytest.mark.parametrize("pre_norm", [False, True])
-def test_a_meta_model_keeps_the_same_bytes_and_allocates_none(pre_norm):
+def test_a_meta_model_keeps_the_same_bytes_and_allocates_none(pre_norm, attention):
     model = small_model(dtype=torch.float32, pre_norm=pre_norm)
+    model.attention = attention
     expected = activation_bytes(model, B, L, M)
     assert expected > 4 * B * L * 20 * 2  # at least the feed-forward networks' inner states
     assert activation_bytes(model.to("meta"), B, L, M) == expected

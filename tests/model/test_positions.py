@@ -108,7 +108,8 @@ def test_scores_equal_the_double_loop(case, length, slots):
     for layer in range(N if length * slots < 50 else 1):
         queries, keys = position.queries_and_keys(layer, q * SCALE, k, table)
         fast = torch.einsum("blhc,bkhc->bhlk", queries, keys)
-        bias = position.bias(layer, q * SCALE, slots + length, position.layer_table(layer, table))
+        added = position.by_distance(layer, q * SCALE, position.layer_table(layer, table))
+        bias = added.scores(length, slots + length)
         fast = fast if bias is None else fast + bias
         for b in range(1 if length * slots > 50 else 2):
             for h in range(H):
@@ -129,7 +130,8 @@ def test_at_every_length_from_0_to_17_entries_equal_the_formula(case):
         table = position.table(torch.zeros(1, length, D).double(), slots + length)
         queries, keys = position.queries_and_keys(1, q * SCALE, k, table)
         fast = torch.einsum("blhc,bkhc->bhlk", queries, keys)
-        bias = position.bias(1, q * SCALE, slots + length, position.layer_table(1, table))
+        added = position.by_distance(1, q * SCALE, position.layer_table(1, table))
+        bias = added.scores(length, slots + length)
         fast = fast if bias is None else fast + bias
         drawn = [chance.randrange(length) for _ in range(6)]
         places = [(i, chance.randrange(slots + i + 1)) for i in drawn]
@@ -147,7 +149,9 @@ def test_distances_beyond_the_farthest_need_no_rows_of_the_table(case):
     cut = whole[-position.farthest - 1 :]
     assert len(cut) < len(whole)
     visible = torch.ones(3, 20, dtype=torch.bool).tril(17)
-    biases = [position.bias(1, q, 20, table)[..., visible] for table in (whole, cut)]
+    biases = [
+        position.by_distance(1, q, table).scores(q.shape[1], 20)[..., visible] for table in (whole, cut)
+    ]
     torch.testing.assert_close(*biases, rtol=0, atol=1e-12)
 
 

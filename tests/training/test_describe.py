@@ -65,7 +65,9 @@ def test_memory_operations_and_time_follow_from_the_sizes():
     assert memory["sum"] == sum(value for name, value in memory.items() if name != "sum")
     assert one["seconds"] == pytest.approx(one["training_flops"] / 0.5e12)
     two = describe(settings("data=text", "data.vocabulary=200"), devices=2, peak=1e12, utilization=0.5)
-    assert two["seconds"] == pytest.approx(one["seconds"] / 2)
+    # Each device projects the distances for half of the rows, so that the operations are a few more.
+    assert one["training_flops"] < two["training_flops"] < 1.1 * one["training_flops"]
+    assert two["seconds"] == pytest.approx(two["training_flops"] / 0.5e12 / 2)
     assert two["memory_bytes_per_device"]["layer_activations"] < 0.6 * memory["layer_activations"]
     half = describe(settings("data=text", "data.vocabulary=200", "training.loss=half"))
     assert half["training_flops_per_token"] == pytest.approx(2 * one["training_flops_per_token"])

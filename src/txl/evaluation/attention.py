@@ -177,10 +177,10 @@ def score_terms(
     nothing_1LHC = torch.zeros_like(q_BLHC[:1])
     c_BHLK = content(nothing_1LHC)
     terms = {"a": content(q_BLHC) - c_BHLK, "c": c_BHLK}
-    distance = (k_BKHC.shape[1], position.layer_table(layer, table))
-    bias = position.bias(layer, q_BLHC, *distance)
+    lengths, layer_table = (q_BLHC.shape[1], k_BKHC.shape[1]), position.layer_table(layer, table)
+    bias = position.by_distance(layer, q_BLHC, layer_table).scores(*lengths)
     if bias is not None:
-        d_HLK = position.bias(layer, nothing_1LHC, *distance)
+        d_HLK = position.by_distance(layer, nothing_1LHC, layer_table).scores(*lengths)
         terms |= {"b": bias - d_HLK, "d": d_HLK}
     return terms
 
@@ -284,7 +284,8 @@ def watched(model: TransformerXL, look: Watcher) -> Iterator[None]:
     The probabilities are the model's own, as they go into its attention dropout; `terms()` gives
     `score_terms` of the same queries and keys.
     """
-    handles, entered = [], {}
+    handles, entered, way = [], {}, model.attention
+    model.attention = "plain"  # the one that has them all at once
 
     def enter(index: int, attention: Attention, inputs: tuple) -> None:
         entered[index] = (attention, inputs)
@@ -307,6 +308,7 @@ def watched(model: TransformerXL, look: Watcher) -> Iterator[None]:
             ]
         yield
     finally:
+        model.attention = way
         for handle in handles:
             handle.remove()
 

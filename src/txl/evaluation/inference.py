@@ -126,7 +126,8 @@ class Reader:
         table, key_length = self.tables[index], self.kept + q_BLHC.shape[1]
         if table is not None:
             table = table[-key_length - 1 :]
-        bias = self.model.position.bias(index, q_BLHC, key_length, table)
+        added = self.model.position.by_distance(index, q_BLHC, table)
+        bias = added.scores(q_BLHC.shape[1], key_length)
         if bias is not None and bias.ndim == 4:
             for columns in self._hidden_columns:
                 bias[..., columns].masked_fill_(self._hidden[..., columns], float("-inf"))

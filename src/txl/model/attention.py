@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
-from txl.model.positions.base import PositionEncoding
+from txl.model.positions.base import ByDistance, PositionEncoding
+
+# Of one segment: queries, keys, values, what distances add, dropout. See `PlainAttention.__call__`.
+Attend = Callable[[Tensor, Tensor, Tensor, ByDistance, nn.Dropout], Tensor]
 
 
 class Attention(nn.Module):
@@ -28,7 +33,7 @@ class Attention(nn.Module):
         self,
         x_BLD: Tensor,
         memory_BMD: Tensor,
-        hidden_BLK: Tensor,
+        attend: Attend,
         position: PositionEncoding,
         layer: int,
         table: Tensor | None,
@@ -38,7 +43,7 @@ class Attention(nn.Module):
         Args:
             x_BLD: the segment.
             memory_BMD: the states of this layer that are remembered.
-            hidden_BLK: bool, the keys that a query must not see.
+            attend: what takes from the values, for this segment.
             position: the position encoding of the model.
             layer: which layer this is.
             table: what `position.table` gave for this segment.
@@ -47,14 +52,9 @@ class Attention(nn.Module):
             `[B, L, D]`, before residual connection and normalization.
         """
         q_BLHC, k_BKHC, v_BKHC = self.project(x_BLD, memory_BMD)
-        bias = position.bias(layer, q_BLHC, k_BKHC.shape[1], position.layer_table(layer, table))
+        by_distance = position.by_distance(layer, q_BLHC, position.layer_table(layer, table))
         q_BLHC, k_BKHC = position.queries_and_keys(layer, q_BLHC, k_BKHC, table)
-        scores_BHLK = q_BLHC.transpose(1, 2) @ k_BKHC.permute(0, 2, 3, 1)
-        if bias is not None:
-            scores_BHLK = scores_BHLK + bias
-        scores_BHLK.masked_fill_(hidden_BLK[:, None], float("-inf"))
-        probabilities_BHLK = self.dropout(scores_BHLK.softmax(dim=-1))
-        return self.output((probabilities_BHLK @ v_BKHC.transpose(1, 2)).transpose(1, 2).flatten(-2))
+        return self.output(attend(q_BLHC, k_BKHC, v_BKHC, by_distance, self.dropout).flatten(-2))
 
     def project(self, x_BLD: Tensor, memory_BMD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries `[B, L, H, C]`, scaled by 1/sqrt(C), and keys and values `[B, K, H, C]`."""
@@ -69,6 +69,38 @@ class Attention(nn.Module):
     def keys_and_values(self, projected_BKE: Tensor) -> tuple[Tensor, ...]:
         """Return keys and values `[B, K, H, C]`: the two halves of what `key_value` gives."""
         return projected_BKE.unflatten(-1, (2, self.n_head, self.d_head)).unbind(2)
+
+
+class PlainAttention:
+    """All scores of a segment at once: the readable reference, and what torch.compile fuses.
+
+    Args:
+        hidden_BLK: bool, the keys that a query must not see.
+        device: of the scores.
+    """
+
+    def __init__(self, hidden_BLK: Tensor, device: torch.device) -> None:
+        self.hidden_BLK = hidden_BLK.to(device)
+
+    def __call__(
+        self, q_BLHC: Tensor, k_BKHC: Tensor, v_BKHC: Tensor, by_distance: ByDistance, dropout: nn.Dropout
+    ) -> Tensor:
+        """Return what the queries take from the values, `[B, L, H, C]`; the other ways give the same.
+
+        Args:
+            q_BLHC: queries, scaled by 1/sqrt(C).
+            k_BKHC: keys.
+            v_BKHC: values.
+            by_distance: what the distances add to the scores.
+            dropout: of the probabilities.
+        """
+        scores_BHLK = q_BLHC.transpose(1, 2) @ k_BKHC.permute(0, 2, 3, 1)
+        bias = by_distance.scores(*self.hidden_BLK.shape[1:])
+        if bias is not None:
+            scores_BHLK = scores_BHLK + bias
+        scores_BHLK.masked_fill_(self.hidden_BLK[:, None], float("-inf"))
+        probabilities_BHLK = dropout(scores_BHLK.softmax(dim=-1))
+        return (probabilities_BHLK @ v_BKHC.transpose(1, 2)).transpose(1, 2)
 
 
 def hidden_keys(length: int, memory_length_B: Tensor, slots: int, attention_length: int | None) -> Tensor:

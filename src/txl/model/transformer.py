@@ -9,10 +9,17 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from txl.model.attention import Attention, hidden_keys
+from txl.model.attention import Attend, Attention, PlainAttention, hidden_keys
+from txl.model.blocked import BlockedAttention
 from txl.model.embedding import TiedEmbedding
 from txl.model.memory import Memory
 from txl.model.positions.base import PositionEncoding
+
+# How attention is computed, by the name of it in the settings.
+WAYS: dict[str, Callable[[Tensor, torch.device], Attend]] = {
+    "plain": PlainAttention,
+    "blocked": BlockedAttention,
+}
 
 
 class FeedForward(nn.Sequential):
@@ -53,14 +60,14 @@ class Layer(nn.Module):
         self,
         x_BLD: Tensor,
         memory_BMD: Tensor,
-        hidden_BLK: Tensor,
+        attend: Attend,
         position: PositionEncoding,
         layer: int,
         table: Tensor | None,
     ) -> Tensor:
         """Return the states `[B, L, D]` that enter the next layer."""
         memory_BMD = memory_BMD.to(x_BLD.dtype)
-        attention = (hidden_BLK, position, layer, table)
+        attention = (attend, position, layer, table)
         attended_BLD = self.attention(self.read(x_BLD), self.read(memory_BMD), *attention)
         return self.completed(x_BLD, attended_BLD)
 
@@ -97,6 +104,7 @@ class TransformerXL(nn.Module):
     Attributes:
         recompute: keep of each layer what entered it and compute the rest again when going back: less memory
             for some more time, the same gradients, dropout included.
+        attention: how attention is computed, a key of `WAYS`; all give the same.
 
     Raises:
         ValueError: a size that is not positive, or a dropout outside [0, 1).
@@ -133,7 +141,7 @@ class TransformerXL(nn.Module):
             if not 0.0 <= std < math.inf:
                 raise ValueError(f"{name} must be 0 or more, not {std}")
         self.n_layer, self.d_model = n_layer, d_model
-        self.recompute = False
+        self.recompute, self.attention = False, "plain"
         self.embedding = TiedEmbedding(
             vocabulary, d_model, d_embed, cutoffs or (), div_val, tie_projections or ()
         )
@@ -194,12 +202,13 @@ class TransformerXL(nn.Module):
             raise ValueError(f"the memory holds {memory.rows} rows, the segment has {rows}")
         x_BLD = self.dropout(self.position.to_input(self.embedding.embed(tokens_BL)))
         hidden_BLK = hidden_keys(length, memory.length, memory.slots, attention_length)
+        attend = WAYS[self.attention](hidden_BLK, x_BLD.device)
         table = self.position.table(x_BLD, memory.slots + length)
         entered = []
         for index, (layer, memory_BMD) in enumerate(zip(self.layers, memory.states, strict=True)):
             x_BLD = self.position.to_layer(index, x_BLD)
             entered.append(x_BLD)
-            inputs = (x_BLD, memory_BMD, hidden_BLK, self.position, index, table)
+            inputs = (x_BLD, memory_BMD, attend, self.position, index, table)
             if self.recompute and torch.is_grad_enabled():
                 x_BLD = checkpoint(layer, *inputs, use_reentrant=False)
             else:

@@ -28,7 +28,7 @@ from txl.training.components import ConfigError, component
 from txl.training.config import Config, Evaluation, Reading, check, check_lengths
 from txl.training.config import Trainer as TrainerSettings
 from txl.training.guard import Guard
-from txl.training.hardware import check_device, device_name, resolve_precision
+from txl.training.hardware import check_device, device_name, resolve_attention, resolve_precision
 from txl.training.lifeline import hold_lifeline
 from txl.training.metrics import JsonLines
 from txl.training.module import LanguageModel
@@ -125,7 +125,9 @@ def network(config: Config, vocabulary: int) -> TransformerXL:
     key_length = config.training.segment_length + config.training.memory_length
     position = functools.partial(component(config.position, "position"), key_length=key_length)
     model = component(config.model, "model")(vocabulary=vocabulary, position=position)
-    model.recompute = config.trainer.recompute
+    settings = config.trainer
+    model.recompute = settings.recompute
+    model.attention = resolve_attention(settings.attention, settings.accelerator, settings.compile)
     return model
 
 
@@ -233,8 +235,9 @@ def trainer(
     """Return Lightning's trainer with our callbacks. It never touches the order of the data."""
     settings = config.trainer
     precision, reason = resolve_precision(settings.precision, settings.accelerator)
-    flops = per_target(training_flops_per_token, module.model, config.training)
-    validation_flops = per_target(flops_per_token, module.model, config.evaluation)
+    world = processes.world_size(settings)
+    flops = per_target(training_flops_per_token, module.model, config.training, world)
+    validation_flops = per_target(flops_per_token, module.model, config.evaluation, world)
     run.loggers = [
         JsonLines(run.directory / "metrics.jsonl"),
         *(
@@ -307,15 +310,17 @@ def trainer(
     return built
 
 
-def per_target(flops: Callable[..., float], model: TransformerXL, reading: Reading) -> float:
+def per_target(flops: Callable[..., float], model: TransformerXL, reading: Reading, devices: int) -> float:
     """Return the operations for each token that is scored: with half loss every token is read twice.
 
     Args:
         flops: counts them for each token that is read.
         model: the model.
         reading: how the text is read.
+        devices: that share the rows.
     """
-    read = flops(model, reading.segment_length, reading.memory_length)
+    rows = max(1, reading.batch_size // devices)
+    read = flops(model, reading.segment_length, reading.memory_length, rows)
     return read * (reading.segment_length / reading.step)
 
 

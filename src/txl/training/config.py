@@ -201,6 +201,7 @@ class Trainer:
         num_nodes: machines.
         precision: "auto", or one of Lightning's names.
         recompute: compute the inside of each layer again when going back instead of keeping it.
+        attention: how attention is computed: a key of `txl.model.transformer.WAYS`, or "auto".
         compile: compile the model with torch.compile.
         max_steps: optimizer steps.
         gradient_clip: largest norm of the gradient over all parameters; null for no clipping.
@@ -222,6 +223,7 @@ class Trainer:
     num_nodes: int
     precision: str
     recompute: bool
+    attention: str
     compile: bool
     max_steps: int
     gradient_clip: float | None
@@ -241,6 +243,7 @@ class Trainer:
         _not_negative("trainer", self, "profile_steps")
         _positive("trainer", self, "devices", "num_nodes", "checkpoint_every", "keep_every")
         _one_of("trainer.strategy", self.strategy, ("single", "ddp", "fsdp"))
+        _one_of("trainer.attention", self.attention, ("auto", "plain", "blocked"))
         _one_of("trainer.precision", self.precision, ("auto", "32-true", "bf16-mixed", "16-mixed"))
         if self.strategy == "single" and (self.devices != 1 or self.num_nodes != 1):
             raise ConfigError(

@@ -65,7 +65,7 @@ def describe(
         "recurrence": memory_bytes(model, rows, training.memory_length),
     }
     step_tokens = training.batch_size * training.step
-    train_flops = training_flops_per_token(model, *lengths) * training.segment_length / training.step
+    train_flops = assemble.per_target(training_flops_per_token, model, training, devices)
     tokens = step_tokens * config.trainer.max_steps
     described = {
         "vocabulary": vocabulary,
@@ -75,11 +75,7 @@ def describe(
         "rows_per_device": rows,
         "memory_bytes_per_device": {**memory, "sum": sum(memory.values())},
         "training_flops_per_token": train_flops,
-        "evaluation_flops_per_token": flops_per_token(
-            model, evaluation.segment_length, evaluation.memory_length
-        )
-        * evaluation.segment_length
-        / evaluation.step,
+        "evaluation_flops_per_token": assemble.per_target(flops_per_token, model, evaluation, devices),
         "training_tokens": tokens,
         "training_flops": train_flops * tokens,
         "seconds": None,

@@ -47,6 +47,17 @@ def resolve_precision(precision: str, accelerator: str) -> tuple[str, str]:
     return "32-true", "the processor has no bfloat16"
 
 
+def resolve_attention(attention: str, accelerator: str, compiled: bool) -> str:
+    """Return how attention is computed, a key of `txl.model.transformer.WAYS`.
+
+    "auto" is the blocked one on a CPU. A GPU is given all at once, and so is the compiler, which fuses it.
+    """
+    if attention != "auto":
+        return attention
+    on_gpu = accelerator != "cpu" and torch.cuda.is_available()
+    return "plain" if on_gpu or compiled else "blocked"
+
+
 def _bfloat16_of_the_processor() -> list[str]:
     """Return the names of the processor's bfloat16 instructions."""
     probes = {"AMX": "_is_amx_tile_supported", "AVX512-BF16": "_is_avx512_bf16_supported"}

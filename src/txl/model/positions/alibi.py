@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from txl.model.positions.base import PositionEncoding, bias_by_key, distances
+from txl.model.positions.base import ByDistance, PositionEncoding, distances
 
 
 class AlibiPosition(PositionEncoding):
@@ -22,9 +22,9 @@ class AlibiPosition(PositionEncoding):
         slope_H = torch.tensor(slopes(self.n_head), device=x_BLD.device, dtype=x_BLD.dtype)
         return -distances(key_length, x_BLD.device)[:, None] * slope_H
 
-    def bias(self, layer: int, q_BLHC: Tensor, key_length: int, layer_table: Tensor) -> Tensor:
-        """Return the biases `[H, L, K]`, the same in every layer."""
-        return bias_by_key(layer_table, q_BLHC.shape[1], key_length)
+    def by_distance(self, layer: int, q_BLHC: Tensor, layer_table: Tensor) -> ByDistance:
+        """Return the biases, the same in every layer."""
+        return ByDistance(numbers=layer_table)
 
 
 def slopes(heads: int) -> list[float]:

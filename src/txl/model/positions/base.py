@@ -2,8 +2,38 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor, nn
+
+
+class ByDistance(NamedTuple):
+    """What a distance adds to the score of a query and a key: `queries · keys + numbers`, as far as there.
+
+    Attributes:
+        queries: `[B, L, H, C]`, scaled by 1/sqrt(C).
+        keys: one for each distance, `[R, H, C]`: R - 1, R - 2, …, 0.
+        numbers: one for each distance, `[R, H]`.
+    """
+
+    queries: Tensor | None = None
+    keys: Tensor | None = None
+    numbers: Tensor | None = None
+
+    def scores(self, length: int, key_length: int) -> Tensor | None:
+        """Return what is added to the content scores, `[B or 1, H, L, K]`; `None` for nothing.
+
+        R may be smaller than K + 1: farther distances then count as R - 1. What the result holds for keys
+        after the query (`j > M + i`) does not matter: attention hides them.
+        """
+        total = None
+        if self.numbers is not None:
+            total = self.numbers.T[:, None].expand(-1, length, -1)
+        if self.keys is not None:
+            products = torch.einsum("blhc,rhc->bhlr", self.queries, self.keys)
+            total = products if total is None else products + total
+        return None if total is None else scores_by_key(total, key_length)
 
 
 class PositionEncoding(nn.Module):
@@ -82,14 +112,13 @@ class PositionEncoding(nn.Module):
         """
         return q_BLHC, k_BKHC
 
-    def bias(self, layer: int, q_BLHC: Tensor, key_length: int, layer_table: Tensor | None) -> Tensor | None:
-        """Return what is added to the content scores, a shape that broadcasts to `[B, H, L, K]`, or `None`.
+    def by_distance(self, layer: int, q_BLHC: Tensor, layer_table: Tensor | None) -> ByDistance:
+        """Return what the distances add to the content scores of this layer.
 
         The queries come scaled by 1/sqrt(C), before `queries_and_keys`. `layer_table` may lack its first
-        rows: distances beyond those it has then count as the farthest of them. What the result holds for keys
-        after the query (`j > M + i`) does not matter: attention hides them.
+        rows: distances beyond those it has then count as the farthest of them.
         """
-        return None
+        return ByDistance()
 
 
 def sinusoids(position: Tensor, width: int, dtype: torch.dtype) -> Tensor:
@@ -141,11 +170,6 @@ def check_clamp(clamp_length: int | None) -> None:
     """Raise ValueError unless a clamp is positive or `None`."""
     if clamp_length is not None and clamp_length < 1:
         raise ValueError(f"clamp_length must be positive or null, not {clamp_length}")
-
-
-def bias_by_key(by_distance_RH: Tensor, length: int, key_length: int) -> Tensor:
-    """Return biases `[H, L, K]` of L queries from those of each distance, in the order of `distances`."""
-    return scores_by_key(by_distance_RH.T[:, None].expand(-1, length, -1), key_length)
 
 
 def distances(key_length: int, device: torch.device) -> Tensor:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from txl.model.positions.base import PositionEncoding, check_clamp, distances, scores_by_key, sinusoids
+from txl.model.positions.base import ByDistance, PositionEncoding, check_clamp, distances, sinusoids
 
 
 class RelativePosition(PositionEncoding):
@@ -74,7 +74,6 @@ class RelativePosition(PositionEncoding):
         """Return `q + u` and `k`: their product is (a) + (c)."""
         return q_BLHC + (self.u[layer % len(self.u)] * self.scale).to(q_BLHC.dtype), k_BKHC
 
-    def bias(self, layer: int, q_BLHC: Tensor, key_length: int, layer_table: Tensor) -> Tensor:
-        """Return (b) + (d), `[B, H, L, K]`."""
-        q_BLHC = q_BLHC + (self.v[layer % len(self.v)] * self.scale).to(q_BLHC.dtype)
-        return scores_by_key(torch.einsum("blhc,rhc->bhlr", q_BLHC, layer_table), key_length)
+    def by_distance(self, layer: int, q_BLHC: Tensor, layer_table: Tensor) -> ByDistance:
+        """Return `q + v` and W_R R: their product is (b) + (d)."""
+        return ByDistance(q_BLHC + (self.v[layer % len(self.v)] * self.scale).to(q_BLHC.dtype), layer_table)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from txl.model.positions.base import PositionEncoding, check_clamp, distances, scores_by_key
+from txl.model.positions.base import ByDistance, PositionEncoding, check_clamp, distances
 
 
 class ShawPosition(PositionEncoding):
@@ -63,10 +63,9 @@ class ShawPosition(PositionEncoding):
         """Return the queries, moved by u if term (c) is kept, and the keys."""
         return (q_BLHC + self.u[layer] * self.scale if self.global_terms else q_BLHC), k_BKHC
 
-    def bias(self, layer: int, q_BLHC: Tensor, key_length: int, layer_table: Tensor) -> Tensor:
-        """Return term (b), and (d) if it is kept, `[B, H, L, K]`."""
-        by_distance = torch.einsum("blhc,rhc->bhlr", q_BLHC, layer_table)
+    def by_distance(self, layer: int, q_BLHC: Tensor, layer_table: Tensor) -> ByDistance:
+        """Return term (b), and (d) if it is kept."""
+        numbers_RH = None
         if self.global_terms:
-            numbers_RH = self.distance_bias[layer, self.table(q_BLHC, len(layer_table) - 1)]
-            by_distance = by_distance + numbers_RH.T[:, None] * self.scale
-        return scores_by_key(by_distance, key_length)
+            numbers_RH = self.distance_bias[layer, self.table(q_BLHC, len(layer_table) - 1)] * self.scale
+        return ByDistance(q_BLHC, layer_table, numbers_RH)

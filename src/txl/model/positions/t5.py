@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from txl.model.positions.base import PositionEncoding, bias_by_key, distances
+from txl.model.positions.base import ByDistance, PositionEncoding, distances
 
 
 class T5Position(PositionEncoding):
@@ -52,6 +52,6 @@ class T5Position(PositionEncoding):
         """Return the biases `[K + 1, H]` of the distances K, K - 1, …, 0."""
         return self.numbers[self.bucket(distances(key_length, x_BLD.device))]
 
-    def bias(self, layer: int, q_BLHC: Tensor, key_length: int, layer_table: Tensor) -> Tensor:
-        """Return the biases `[H, L, K]`, the same in every layer."""
-        return bias_by_key(layer_table, q_BLHC.shape[1], key_length)
+    def by_distance(self, layer: int, q_BLHC: Tensor, layer_table: Tensor) -> ByDistance:
+        """Return the biases, the same in every layer."""
+        return ByDistance(numbers=layer_table)

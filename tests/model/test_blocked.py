@@ -1,0 +1,142 @@
+"""Blocked attention gives what the plain one gives, forward and back, for every encoding."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conftest import SMALL, small_model
+from txl.model import (
+    AlibiPosition,
+    LearnedPosition,
+    Memory,
+    PositionEncoding,
+    RelativePosition,
+    RotaryPosition,
+    ShawPosition,
+    SinusoidalPosition,
+    T5Position,
+    blocked,
+)
+from txl.model.attention import hidden_keys
+
+CPU = torch.device("cpu")
+V, D = SMALL["vocabulary"], SMALL["d_model"]
+ENCODINGS = [
+    AlibiPosition,
+    LearnedPosition,
+    PositionEncoding,
+    RelativePosition,
+    RotaryPosition,
+    ShawPosition,
+    SinusoidalPosition,
+    T5Position,
+]
+
+
+def results(model, way, tokens, memory, attention_length=None, autocast=False):
+    """Hidden states, and the gradients of all parameters and of the memory, for a random direction."""
+    model.attention = way
+    model.zero_grad()
+    states = tuple(state.clone().requires_grad_() for state in memory.states)
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        hidden, _ = model(tokens, Memory(states, memory.length), attention_length)
+    direction = torch.randn(hidden.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    (hidden * direction.to(hidden.dtype)).sum().backward()
+    gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
+    return {"hidden": hidden.detach(), "memory": torch.stack([state.grad for state in states])} | {
+        name: gradient.clone() for name, gradient in gradients.items() if gradient is not None
+    }
+
+
+def memory_of(model, lengths, slots, dtype=torch.float64):
+    states = tuple(torch.randn(len(lengths), slots, D, dtype=dtype) for _ in range(model.n_layer))
+    return Memory(states, torch.tensor(lengths))
+
+
+@pytest.mark.parametrize("position", ENCODINGS)
+@settings(max_examples=20, deadline=None)
+@given(
+    length=st.integers(1, 9),
+    lengths=st.lists(st.integers(0, 6), min_size=1, max_size=3),
+    attention_length=st.none() | st.integers(1, 15),
+    queries=st.integers(1, 10),
+    size=st.sampled_from([1, 200, 1000, 10**6]),
+)
+def test_all_is_as_in_plain_attention(position, length, lengths, attention_length, queries, size):
+    model = small_model(position=position)
+    tokens, memory = torch.randint(V, (len(lengths), length)), memory_of(model, lengths, 6)
+    plain = results(model, "plain", tokens, memory, attention_length)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocked, "QUERIES", queries)
+        patch.setattr(blocked, "BYTES", size)
+        found = results(model, "blocked", tokens, memory, attention_length)
+    assert found.keys() == plain.keys()
+    for name, value in plain.items():
+        torch.testing.assert_close(found[name], value, rtol=0, atol=1e-10, msg=name)
+
+
+@pytest.mark.parametrize("position", ENCODINGS)
+def test_bfloat16_agrees_within_its_rounding(position, monkeypatch):
+    monkeypatch.setattr(blocked, "QUERIES", 5)
+    model = small_model(dtype=torch.float32, position=position)
+    tokens, memory = torch.randint(V, (2, 12)), memory_of(model, [6, 2], 6, torch.float32)
+    exact = results(model, "plain", tokens, memory)
+    plain = results(model, "plain", tokens, memory, autocast=True)
+    found = results(model, "blocked", tokens, memory, autocast=True)
+    for name, value in exact.items():
+        error, usual = (
+            (other[name] - value).norm() / value.norm().clamp(min=1e-6) for other in (found, plain)
+        )
+        assert error < 2 * usual + 0.01, f"{name}: {error:.4f}, the plain one {usual:.4f}"
+
+
+def test_dropout_has_its_gradient_and_its_rate(monkeypatch):
+    monkeypatch.setattr(blocked, "QUERIES", 3)
+    tensors = [torch.randn(2, n, 2, 3, dtype=torch.float64, requires_grad=True) for n in (5, 9, 9)]
+    far = torch.randn(2, 5, 2, 3, dtype=torch.float64, requires_grad=True)
+    near = torch.randn(10, 2, 3, dtype=torch.float64, requires_grad=True)
+    numbers = torch.randn(10, 2, dtype=torch.float64, requires_grad=True)
+    attend = blocked.BlockedAttention(hidden_keys(5, torch.tensor([4, 1]), 4, None), CPU)
+    dropout = torch.nn.Dropout(0.4)
+
+    def with_dropout(*inputs):
+        torch.manual_seed(0)
+        return attend(*inputs[:3], blocked.ByDistance(*inputs[3:]), dropout)
+
+    assert torch.autograd.gradcheck(with_dropout, (*tensors, far, near, numbers))
+    q, k, v = (tensor.detach() for tensor in tensors)
+    v.fill_(1.0)
+    taken = torch.stack([attend(q, k, v, blocked.ByDistance(), dropout) for _ in range(4000)])
+    assert (taken != 1.0).any()
+    torch.testing.assert_close(taken.mean(dim=0), torch.ones_like(q), rtol=0, atol=0.06)
+    dropout.eval()
+    torch.testing.assert_close(attend(q, k, v, blocked.ByDistance(), dropout), torch.ones_like(q))
+
+
+def test_keys_that_nobody_sees_are_not_looked_at(monkeypatch):
+    monkeypatch.setattr(blocked, "QUERIES", 4)
+    q, k, v = (torch.randn(2, n, 1, 3) for n in (8, 14, 14))
+    hidden = hidden_keys(8, torch.tensor([3, 1]), 6, None)
+    attend, off = blocked.BlockedAttention(hidden, CPU), torch.nn.Dropout(0.0)
+    before = attend(q, k, v, blocked.ByDistance(), off)
+    for tensor in (k, v):
+        tensor[:, :3] = float("nan")  # of no row real
+    torch.testing.assert_close(attend(q, k, v, blocked.ByDistance(), off), before, rtol=0, atol=0)
+    for tensor in (k, v):
+        tensor[:, 10:] = float("nan")  # after the first block
+    torch.testing.assert_close(attend(q, k, v, blocked.ByDistance(), off)[:, :4], before[:, :4])
+
+
+def test_a_block_is_no_larger_than_it_may_be(monkeypatch):
+    monkeypatch.setattr(blocked, "QUERIES", 4)
+    monkeypatch.setattr(blocked, "BYTES", 1000)
+    q = torch.zeros(3, 5, 8, 2)  # heads, rows, queries
+    blocks = blocked.blocks_of(hidden_keys(8, torch.full((5,), 6), 6, None), CPU)
+    seen = torch.zeros(3, 5, 8, dtype=torch.int64)
+    for block, here, there in blocked._parts(q, blocks):
+        seen[here] += 1
+        scores = q[here].shape[0] * q[here].shape[1] * 4 * (block.keys.stop - block.keys.start)
+        assert 4 * scores <= 1000
+        assert there[2] == block.keys
+    assert (seen == 1).all()
