@@ -11,6 +11,8 @@ import torch
 from conftest import verb
 from txl.interop.official import NamesError, from_official, model_from_config, to_official
 from txl.interop.parity import Reference, compare
+from txl.model import blocked
+from txl.model.transformer import WAYS
 
 # The values of the authors' code, where they are at hand: TXL_REFERENCE names their folder.
 FILES = sorted(Path(os.environ.get("TXL_REFERENCE", "absent")).glob("*.npz"))
@@ -70,9 +72,11 @@ def write(path: Path, **changes) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.skipif(not FILES, reason="the authors' reference values are not at hand (TXL_REFERENCE)")
+@pytest.mark.parametrize("attention", WAYS)
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_the_authors_values_are_met(path):
-    comparison = compare(path)
+def test_the_authors_values_are_met(path, attention, monkeypatch):
+    monkeypatch.setattr(blocked, "QUERIES", 3)  # their segments are short
+    comparison = compare(path, attention)
     assert comparison.passed, comparison.largest
     assert comparison.largest["scores"] > 0  # something was compared
 
@@ -85,13 +89,14 @@ def test_every_kind_of_file_is_read(tmp_path, case):
     assert comparison.largest["gradients"] is not None
 
 
+@pytest.mark.parametrize("attention", WAYS)
 @pytest.mark.parametrize("kind", ["nll", "final_memory/1", "grad/r_w_bias", "param/r_r_bias"])
-def test_a_value_that_is_off_fails(tmp_path, kind):
+def test_a_value_that_is_off_fails(tmp_path, kind, attention):
     arrays = write(tmp_path / "file.npz")
     arrays[kind] = arrays[kind].copy()
     arrays[kind].flat[3] += 1e-3 if not kind.startswith("param") else 0.5
     np.savez(tmp_path / "file.npz", **arrays)
-    assert not compare(tmp_path / "file.npz").passed
+    assert not compare(tmp_path / "file.npz", attention).passed
 
 
 def test_a_missing_or_unknown_parameter_is_listed_and_nothing_loaded():

@@ -102,14 +102,19 @@ class Reference:
         return model.empty_memory(len(self.tokens), self.slots)
 
 
-def compare(path: Path) -> Comparison:
+def compare(path: Path, attention: str = "plain") -> Comparison:
     """Compare the model with one file.
+
+    Args:
+        path: the `.npz`.
+        attention: how it is computed, a key of `txl.model.transformer.WAYS`.
 
     Raises:
         ValueError: see `Reference`.
     """
     reference, comparison = Reference(path), Comparison()
     model = reference.model()
+    model.attention = attention
     _compare_reading(reference, model.eval(), comparison)
     _compare_gradients(reference, model.train(), comparison)
     if "train_loss" in reference.arrays:

@@ -7,10 +7,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from txl.model.dropout import Dropout
 from txl.model.positions.base import ByDistance, PositionEncoding
 
 # Of one segment: queries, keys, values, what distances add, dropout. See `PlainAttention.__call__`.
-Attend = Callable[[Tensor, Tensor, Tensor, ByDistance, nn.Dropout], Tensor]
+Attend = Callable[[Tensor, Tensor, Tensor, ByDistance, Dropout], Tensor]
 
 
 class Attention(nn.Module):
@@ -27,7 +28,7 @@ class Attention(nn.Module):
         self.query = nn.Linear(d_model, n_head * d_head, bias=False)
         self.key_value = nn.Linear(d_model, 2 * n_head * d_head, bias=False)
         self.output = nn.Linear(n_head * d_head, d_model, bias=False)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(
         self,
@@ -83,7 +84,7 @@ class PlainAttention:
         self.hidden_BLK = hidden_BLK.to(device)
 
     def __call__(
-        self, q_BLHC: Tensor, k_BKHC: Tensor, v_BKHC: Tensor, by_distance: ByDistance, dropout: nn.Dropout
+        self, q_BLHC: Tensor, k_BKHC: Tensor, v_BKHC: Tensor, by_distance: ByDistance, dropout: Dropout
     ) -> Tensor:
         """Return what the queries take from the values, `[B, L, H, C]`; the other ways give the same.
 

@@ -16,19 +16,20 @@ Letters: see `txl.model`. `W` keys of a block, from the first that any of its qu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from txl.model.dropout import Dropout
 from txl.model.positions.base import ByDistance, relative_shift
 
 Index = tuple[slice, slice, slice]  # of heads, rows, and tokens
 
-QUERIES = 128  # of a block
-BYTES = 2**20  # of the scores of a block, at most, where one head of one row is not more already
+QUERIES = 256  # of a block
+BYTES = 2**22  # of the scores of a block, at most, where one head of one row is not more already
 
 
 class Block(NamedTuple):
@@ -88,7 +89,7 @@ class BlockedAttention:
         self.blocks = blocks_of(hidden_BLK, device)
 
     def __call__(
-        self, q_BLHC: Tensor, k_BKHC: Tensor, v_BKHC: Tensor, by_distance: ByDistance, dropout: nn.Dropout
+        self, q_BLHC: Tensor, k_BKHC: Tensor, v_BKHC: Tensor, by_distance: ByDistance, dropout: Dropout
     ) -> Tensor:
         """Return what the queries take from the values, `[B, L, H, C]`: see `PlainAttention`."""
         far_BLHC, near_RHC, numbers_RH = by_distance
@@ -97,8 +98,8 @@ class BlockedAttention:
         moved = [None if x is None else x.permute(2, 0, 1, 3).to(v_BKHC.dtype) for x in tensors]
         near = None if near_RHC is None else near_RHC.transpose(0, 1).to(v_BKHC.dtype)
         numbers = None if numbers_RH is None else numbers_RH.T
-        rate = dropout.p if dropout.training else 0.0
-        return _Blocked.apply(*moved, near, numbers, self.blocks, rate).permute(1, 2, 0, 3)
+        noise = dropout.noise if dropout.training and dropout.p else None
+        return _Blocked.apply(*moved, near, numbers, self.blocks, noise).permute(1, 2, 0, 3)
 
 
 class _Blocked(torch.autograd.Function):
@@ -118,7 +119,7 @@ class _Blocked(torch.autograd.Function):
         near: Tensor | None,
         numbers: Tensor | None,
         blocks: list[Block],
-        dropout: float,
+        noise: Callable[[Tensor], Tensor] | None,
     ) -> Tensor:
         """Return what the queries take from the values, `[H, B, L, C]`."""
         q, k, v, far, near = (None if x is None else x.contiguous() for x in (q, k, v, far, near))
@@ -137,14 +138,11 @@ class _Blocked(torch.autograd.Function):
                 scores = scores + relative_shift(of_all.expand(-1, -1, scores.shape[2], -1))
             for columns, hidden in block.hidden:
                 scores[..., columns] += hidden[rows].to(scores)
-            probabilities, alive = scores.softmax(dim=-1).to(v.dtype), None
-            kept.append(probabilities)
-            if dropout:
-                alive = torch.empty_like(probabilities, dtype=torch.bool).bernoulli_(1.0 - dropout)
-                probabilities = _dropped(probabilities, alive, dropout)
-            kept.append(alive)
-            out[here] = probabilities @ v[there]
-        ctx.blocks, ctx.dropout = blocks, dropout
+            probabilities = scores.softmax(dim=-1).to(v.dtype)
+            factors = None if noise is None else noise(probabilities)
+            kept += [probabilities, factors]
+            out[here] = (probabilities if factors is None else probabilities * factors) @ v[there]
+        ctx.blocks = blocks
         ctx.no_numbers = None if numbers is None else torch.zeros_like(numbers)
         ctx.save_for_backward(q, k, v, far, near, out, *kept)
         return out
@@ -161,11 +159,11 @@ class _Blocked(torch.autograd.Function):
         # The softmax takes from each gradient their mean over the keys, weighted with the probabilities.
         mean = (d_out * out).sum(dim=-1, keepdim=True)
         pairs = zip(kept[::2], kept[1::2], strict=True)
-        for (_, here, there), (probabilities, alive) in zip(_parts(q, ctx.blocks), pairs, strict=True):
+        for (_, here, there), (probabilities, factors) in zip(_parts(q, ctx.blocks), pairs, strict=True):
             heads, width, length = here[0], probabilities.shape[-1], probabilities.shape[-2]
             d_scores, used = d_out[here] @ v[there].transpose(-1, -2), probabilities
-            if alive is not None:
-                d_scores, used = (_dropped(x, alive, ctx.dropout) for x in (d_scores, probabilities))
+            if factors is not None:
+                d_scores, used = d_scores * factors, probabilities * factors
             d_v[there] += used.transpose(-1, -2) @ d_out[here]
             d_scores -= mean[here]
             if far is None and d_numbers is None:
@@ -185,10 +183,6 @@ class _Blocked(torch.autograd.Function):
             if d_numbers is not None:
                 d_numbers[heads, -width - 1 :] += by_distance.sum(dim=(1, 2))
         return d_q, d_k, d_v, d_far, d_near, d_numbers, None, None
-
-
-def _dropped(x: Tensor, alive: Tensor, dropout: float) -> Tensor:
-    return x * alive / (1.0 - dropout)
 
 
 def _parts(q: Tensor, blocks: list[Block]) -> Iterator[tuple[Block, Index, Index]]:

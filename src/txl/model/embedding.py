@@ -96,11 +96,11 @@ class TiedEmbedding(nn.Module):
     def log_probabilities(self, hidden: Tensor) -> Tensor:
         """Return the logarithms of the probabilities of all tokens, `[…, V]`, for hidden states `[…, D]`."""
         with torch.autocast(hidden.device.type, enabled=False):
-            hidden, short = _precise(hidden), self.ends[1]
-            head = self._head(hidden).log_softmax(dim=-1)
+            hidden, short, matrices = _precise(hidden), self.ends[1], self._matrices()
+            head = self._head(hidden, matrices).log_softmax(dim=-1)
             parts = [head[..., :short]]
             for tail in range(1, len(self.parts)):
-                within = self._logits(tail, hidden).log_softmax(dim=-1)
+                within = self._logits(tail, hidden, *matrices[tail]).log_softmax(dim=-1)
                 parts.append(head[..., short + tail - 1, None] + within)
             return torch.cat(parts, dim=-1)
 
@@ -108,32 +108,34 @@ class TiedEmbedding(nn.Module):
         """Return the negative log-likelihood of each target, `[B, L]`, in nats, in the tokens' order."""
         target = targets_BL.flatten()
         with torch.autocast(hidden_BLD.device.type, enabled=False):
-            hidden, short = _precise(hidden_BLD.flatten(0, 1)), self.ends[1]
+            hidden, short, matrices = _precise(hidden_BLD.flatten(0, 1)), self.ends[1], self._matrices()
             part = torch.bucketize(target, target.new_tensor(self.ends[1:]), right=True)
             in_head = torch.where(part == 0, target, short + part - 1)
-            score = cross_entropy(self._head(hidden), in_head, reduction="none")
+            score = cross_entropy(self._head(hidden, matrices), in_head, reduction="none")
             for tail in range(1, len(self.parts)):
                 # A tail that no target touches is computed for no rows: its parameters get a gradient, of
                 # zero, so that processes whose batches differ do not wait for each other.
                 rows = (part == tail).nonzero()[:, 0]
-                logits = self._logits(tail, hidden[rows])
+                logits = self._logits(tail, hidden[rows], *matrices[tail])
                 within = cross_entropy(logits, target[rows] - self.ends[tail], reduction="none")
                 score = score.index_add(0, rows, within)
         return score.view_as(targets_BL)
 
-    def _head(self, hidden: Tensor) -> Tensor:
-        """Return the logits of the shortlist, and after them those of the tails."""
-        if len(self.parts) == 1:
-            return self._logits(0, hidden)
-        return self._logits(0, hidden, self.tail_weight, self.tail_bias)
+    def _matrices(self) -> list[tuple[Tensor, Tensor]]:
+        """Return weight and bias of each part; what all share is split once, so that its gradient is too."""
+        sizes = [high - low for low, high in self.parts]
+        weights = self.weights if len(self.weights) > 1 else self.weights[0].split(sizes)
+        return list(zip(weights, self.bias.split(sizes), strict=True))
 
-    def _logits(self, part: int, hidden: Tensor, *more: Tensor) -> Tensor:
-        """Return the logits of the tokens of one part, and of a weight and a bias (`more`) beside them."""
-        low, high = self.parts[part]
-        weight = self.weights[part] if len(self.weights) > 1 else self.weights[0][low:high]
-        bias = self.bias[low:high]
-        if more:
-            weight, bias = torch.cat([weight, more[0]]), torch.cat([bias, more[1]])
+    def _head(self, hidden: Tensor, matrices: list[tuple[Tensor, Tensor]]) -> Tensor:
+        """Return the logits of the shortlist, and after them those of the tails."""
+        weight, bias = matrices[0]
+        if len(self.parts) > 1:
+            weight, bias = torch.cat([weight, self.tail_weight]), torch.cat([bias, self.tail_bias])
+        return self._logits(0, hidden, weight, bias)
+
+    def _logits(self, part: int, hidden: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """Return the logits that the weight and bias of one part give."""
         if self.projections:
             own, shared = str(part), self.projections[part if len(self.projections) > 1 else 0]
             hidden = hidden @ self.output_projections.get(own, shared).to(hidden.dtype)

@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from txl.model.attention import Attend, Attention, PlainAttention, hidden_keys
 from txl.model.blocked import BlockedAttention
+from txl.model.dropout import Dropout
 from txl.model.embedding import TiedEmbedding
 from txl.model.memory import Memory
 from txl.model.positions.base import PositionEncoding
@@ -29,9 +30,9 @@ class FeedForward(nn.Sequential):
         super().__init__(
             nn.Linear(d_model, d_inner),
             nn.ReLU(),
-            nn.Dropout(dropout),
+            Dropout(dropout),
             nn.Linear(d_inner, d_model),
-            nn.Dropout(dropout),
+            Dropout(dropout),
         )
 
 
@@ -53,7 +54,7 @@ class Layer(nn.Module):
         self.attention_norm = nn.LayerNorm(d_model)
         self.feed_forward = FeedForward(d_model, d_inner, dropout)
         self.feed_forward_norm = nn.LayerNorm(d_model)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.pre_norm = pre_norm
 
     def forward(
@@ -152,7 +153,7 @@ class TransformerXL(nn.Module):
             Layer(d_model, n_head, d_head, d_inner, dropout, attention_dropout, pre_norm)
             for _ in range(n_layer)
         )
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.reset_parameters(init_std, projection_init_std)
 
     def reset_parameters(self, std: float, projection_std: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 from pathlib import Path
 
@@ -21,24 +22,25 @@ def add_to(verbs: argparse._SubParsersAction) -> None:
 
 def _parity(arguments: argparse.Namespace) -> int:
     from txl.interop.parity import TOLERANCE, compare
+    from txl.model.transformer import WAYS
 
     table = Table(box=box.SIMPLE_HEAVY, title="largest absolute differences")
-    for heading in ("file", *TOLERANCE, ""):
+    for heading in ("file", "attention", *TOLERANCE, ""):
         table.add_column(heading, overflow="fold")
     failed = 0
-    for path in arguments.files:
+    for path, attention in itertools.product(arguments.files, WAYS):
         try:
-            comparison = compare(path)
+            comparison = compare(path, attention)
         except ValueError as error:
             failed += 1
-            table.add_row(path.name, *["" for _ in TOLERANCE], "error")
+            table.add_row(path.name, attention, *["" for _ in TOLERANCE], "error")
             print(f"error: {path}: {error}", file=sys.stderr)
             continue
         failed += not comparison.passed
         gaps = (comparison.largest[kind] for kind in TOLERANCE)
         shown = ("none" if gap is None else f"{gap:.1e}" for gap in gaps)
-        table.add_row(path.stem, *shown, "same" if comparison.passed else "DIFFERS")
+        table.add_row(path.stem, attention, *shown, "same" if comparison.passed else "DIFFERS")
     table.add_section()
-    table.add_row("at most", *(f"{limit:.0e}" for limit in TOLERANCE.values()), "")
+    table.add_row("at most", "", *(f"{limit:.0e}" for limit in TOLERANCE.values()), "")
     console.print(table)
     return 1 if failed else 0

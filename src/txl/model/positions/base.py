@@ -7,6 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from txl.model.dropout import Dropout
+
 
 class ByDistance(NamedTuple):
     """What a distance adds to the score of a query and a key: `queries · keys + numbers`, as far as there.
@@ -71,7 +73,7 @@ class PositionEncoding(nn.Module):
         super().__init__()
         self.n_layer, self.n_head, self.d_model, self.d_head = n_layer, n_head, d_model, d_head
         self.key_length, self.scale = key_length, d_head**-0.5
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def reset_parameters(self, std: float) -> None:
         """Initialize as the authors' code: N(0, std), and what is named a bias 0."""
