@@ -12,6 +12,7 @@ in bfloat16, ours compiled. --quick runs tiny shapes, to see that it works. --fi
 from __future__ import annotations
 
 import argparse
+import logging
 import statistics
 import subprocess
 import sys
@@ -26,7 +27,7 @@ from peer import SHAPES, VOCABULARY, both, full_memory, report, spread
 
 from txl.model import TransformerXL
 from txl.model.cost import training_flops_per_token
-from txl.training.hardware import matmul_peak, peak_memory, resolve_attention
+from txl.training.hardware import keep_memory, matmul_peak, peak_memory, resolve_attention
 from txl.training.optimizers import adam
 
 DROPOUT, CLIP = 0.1, 0.25  # of the published base models
@@ -68,12 +69,13 @@ Step = Callable[[torch.Tensor], float]
 
 def ours(case: Case, model: TransformerXL, precision: str, asked: argparse.Namespace) -> Step:
     """Return what takes a step of our model and returns the loss, of those targets that the peer scores."""
-    model.attention = resolve_attention(asked.attention, asked.device, asked.compile)
+    chosen = resolve_attention(asked.attention, asked.device, asked.compile, precision, case.segment)
     optimizer = adam(model.parameters(), 2.5e-4, 0.9, 0.999)
     memory = full_memory(model, case.rows, case.memory)
 
     def step(tokens: torch.Tensor) -> float:
         nonlocal memory
+        model.attention = chosen  # both precisions train the same model
         optimizer.zero_grad()
         with torch.autocast(asked.device, torch.bfloat16, enabled=precision == "bf16-mixed"):
             hidden, memory = model(tokens, memory)
@@ -129,6 +131,7 @@ def loss_without_dropout(
 def measure(case: Case, asked: argparse.Namespace) -> dict[str, Any]:
     """Return tokens a second, ratios and shares of the machine's peak for one case."""
     device = torch.device(asked.device)
+    logging.getLogger("transformers").setLevel(logging.ERROR)  # it tells of every shared tensor
     theirs, model = both(case.shape, case.memory, None, same_length=False, dropout=DROPOUT)
     theirs, model = theirs.to(device), model.to(device)
     tokens = text(case, 2 + asked.rounds * asked.steps, device)
@@ -167,6 +170,9 @@ def measure(case: Case, asked: argparse.Namespace) -> dict[str, Any]:
         result["here"][precision] = {
             "tokens_per_second": spread([size / second for second in seconds[precision]]),
             "ratio": spread([other / mine for mine, other in pairs]), "target": target,
+            "attention": resolve_attention(
+                asked.attention, asked.device, asked.compile, precision, case.segment
+            ),
             "matmul_peak": peak, "utilization": speed * flops / peak,
             "utilization_target": case.utilization if precision == min(case.targets) else None,
         }  # fmt: skip
@@ -263,6 +269,7 @@ def main() -> int:
     parser.add_argument("--peak-of", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)
+    keep_memory()  # as in a run; the peer has its gain from it too
     memory_case = QUICK_MEMORY if asked.quick else MEMORY
     if asked.peak_of:
         print(peak_of_one(memory_case, asked.peak_of, asked))

@@ -82,6 +82,7 @@ class PlainAttention:
 
     def __init__(self, hidden_BLK: Tensor, device: torch.device) -> None:
         self.hidden_BLK = hidden_BLK.to(device)
+        self.penalty_B1LK: Tensor | None = None  # 0 or -inf: to add it is quicker than to fill by a mask
 
     def __call__(
         self, q_BLHC: Tensor, k_BKHC: Tensor, v_BKHC: Tensor, by_distance: ByDistance, dropout: Dropout
@@ -99,7 +100,10 @@ class PlainAttention:
         bias = by_distance.scores(*self.hidden_BLK.shape[1:])
         if bias is not None:
             scores_BHLK = scores_BHLK + bias
-        scores_BHLK.masked_fill_(self.hidden_BLK[:, None], float("-inf"))
+        if self.penalty_B1LK is None:
+            nothing = torch.zeros((), dtype=scores_BHLK.dtype, device=scores_BHLK.device)
+            self.penalty_B1LK = nothing.masked_fill(self.hidden_BLK[:, None], float("-inf"))
+        scores_BHLK += self.penalty_B1LK
         probabilities_BHLK = dropout(scores_BHLK.softmax(dim=-1))
         return (probabilities_BHLK @ v_BKHC.transpose(1, 2)).transpose(1, 2)
 

@@ -166,16 +166,15 @@ class _Blocked(torch.autograd.Function):
                 d_scores, used = d_scores * factors, probabilities * factors
             d_v[there] += used.transpose(-1, -2) @ d_out[here]
             d_scores -= mean[here]
-            if far is None and d_numbers is None:
-                d_scores *= probabilities
-            else:
+            d_scores *= probabilities
+            d_q[here] = d_scores @ k[there]
+            d_k[there] += d_scores.transpose(-1, -2) @ q[here]
+            if far is not None or d_numbers is not None:
                 # Written through the shift. What its view leaves out, the first places, has no gradient.
                 flat = d_scores.new_empty(*d_scores.shape[:2], length * (width + 1))
                 flat[..., :length] = 0
                 by_distance = flat.unflatten(-1, (length, width + 1))
-                d_scores = torch.mul(d_scores, probabilities, out=relative_shift(by_distance))
-            d_q[here] = d_scores @ k[there]
-            d_k[there] += d_scores.transpose(-1, -2) @ q[here]
+                relative_shift(by_distance).copy_(d_scores)
             if far is not None:
                 of_rows, queries = by_distance.flatten(1, 2), far[here]
                 d_far[here] = (of_rows @ near[heads, -width - 1 :]).view_as(queries)

@@ -127,7 +127,14 @@ def network(config: Config, vocabulary: int) -> TransformerXL:
     model = component(config.model, "model")(vocabulary=vocabulary, position=position)
     settings = config.trainer
     model.recompute = settings.recompute
-    model.attention = resolve_attention(settings.attention, settings.accelerator, settings.compile)
+    precision, _ = resolve_precision(settings.precision, settings.accelerator)
+    model.attention = resolve_attention(
+        settings.attention,
+        settings.accelerator,
+        settings.compile,
+        precision,
+        config.training.segment_length,
+    )
     return model
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import resource
 import sys
 import time
@@ -9,8 +10,11 @@ from pathlib import Path
 
 import torch
 
+from txl.model.blocked import QUERIES
 from txl.training.components import ConfigError
 from txl.training.config import Trainer
+
+TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # of mallopt, in glibc's malloc.h
 
 
 def check_device(settings: Trainer) -> None:
@@ -47,21 +51,44 @@ def resolve_precision(precision: str, accelerator: str) -> tuple[str, str]:
     return "32-true", "the processor has no bfloat16"
 
 
-def resolve_attention(attention: str, accelerator: str, compiled: bool) -> str:
+def resolve_attention(attention: str, accelerator: str, compiled: bool, precision: str, length: int) -> str:
     """Return how attention is computed, a key of `txl.model.transformer.WAYS`.
 
-    "auto" is the blocked one on a CPU. A GPU is given all at once, and so is the compiler, which fuses it.
+    "auto" is the blocked one where it measured faster: on a CPU, in float32, with segments of more than one
+    block. A GPU is given all at once, and so is the compiler, which fuses it.
+
+    Args:
+        attention: "auto", or one of them, which is returned.
+        accelerator: "auto", "cpu" or "gpu".
+        compiled: whether the model is.
+        precision: one of Lightning's names.
+        length: L.
     """
     if attention != "auto":
         return attention
     on_gpu = accelerator != "cpu" and torch.cuda.is_available()
-    return "plain" if on_gpu or compiled else "blocked"
+    fits = precision == "32-true" and length > QUERIES
+    return "blocked" if fits and not (on_gpu or compiled) else "plain"
 
 
 def _bfloat16_of_the_processor() -> list[str]:
     """Return the names of the processor's bfloat16 instructions."""
     probes = {"AMX": "_is_amx_tile_supported", "AVX512-BF16": "_is_avx512_bf16_supported"}
     return [name for name, probe in probes.items() if getattr(torch.cpu, probe, lambda: False)()]
+
+
+def keep_memory() -> None:
+    """Let the C library keep memory that was freed, for the next tensor, instead of giving it back.
+
+    The tensors of a step are large; the library would ask the kernel for each anew, and the kernel would fill
+    each of its pages with zeros. Only glibc has these settings; elsewhere nothing happens.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    library, largest = ctypes.CDLL(None), 2**31 - 1
+    if hasattr(library, "gnu_get_libc_version"):
+        library.mallopt(TRIM_THRESHOLD, largest)
+        library.mallopt(MMAP_THRESHOLD, largest)
 
 
 def matmul_peak(device: torch.device, precision: str, seconds: float = 0.3) -> float:

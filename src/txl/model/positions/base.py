@@ -33,7 +33,7 @@ class ByDistance(NamedTuple):
         if self.numbers is not None:
             total = self.numbers.T[:, None].expand(-1, length, -1)
         if self.keys is not None:
-            products = torch.einsum("blhc,rhc->bhlr", self.queries, self.keys)
+            products = self.queries.transpose(1, 2) @ self.keys.permute(1, 2, 0)
             total = products if total is None else products + total
         return None if total is None else scores_by_key(total, key_length)
 
