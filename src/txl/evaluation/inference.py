@@ -17,7 +17,9 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from txl.model import Memory, TransformerXL
 from txl.model.attention import hidden_keys
+from txl.model.positions.base import ByDistance
 
+BYTES = 2**23  # of the scores computed together, where one row has not more
 SPARE = 4  # a buffer has room for a quarter of the memory before what is kept moves to its front
 
 
@@ -102,36 +104,58 @@ class Reader:
     def _attended(self, index: int, x_BLD: Tensor, places: Tensor | None) -> Tensor:
         """Return what the attention of a layer gives for a segment, `[B, L, D]`, and keep keys and values."""
         projected_BLHC, *segment = self._project(index, x_BLD, places)
-        bias = self._bias(index, projected_BLHC)
         q_BHLC, k_BHLC, v_BHLC = (tensor.transpose(1, 2) for tensor in segment)
         keys, values, end = self.keys[index], self.values[index], self.end + x_BLD.shape[1]
         keys[:, :, self.end : end] = k_BHLC
         values[:, :, self.end : end] = v_BHLC
-        window = slice(self.end - self.kept, end)
-        causal = bias is None and self._causal  # without a mask later keys are left out, and not only hidden
-        mixed_BHLC = scaled_dot_product_attention(
-            q_BHLC, keys[:, :, window], values[:, :, window], attn_mask=bias, is_causal=causal, scale=1.0
-        )
+        seen = slice(self.end - self.kept, end)
+        keys, values, table = keys[:, :, seen], values[:, :, seen], self.tables[index]
+        if table is not None:
+            table = table[-keys.shape[2] - 1 :]
+        added = self.model.position.by_distance(index, projected_BLHC, table)
+        if added.keys is None:
+            bias = self._bias(index, added, x_BLD.shape[1])
+            causal = bias is None and self._causal  # without a mask later keys are left out, not only hidden
+            mixed_BHLC = scaled_dot_product_attention(
+                q_BHLC, keys, values, attn_mask=bias, is_causal=causal, scale=1.0
+            )
+        else:
+            mixed_BHLC = self._mixed(q_BHLC, keys, values, added)
         return self.model.layers[index].attention.output(mixed_BHLC.transpose(1, 2).flatten(-2))
 
-    def _bias(self, index: int, q_BLHC: Tensor) -> Tensor | None:
+    def _mixed(self, q_BHLC: Tensor, k_BHKC: Tensor, v_BHKC: Tensor, added: ByDistance) -> Tensor:
+        """Return what queries take from values, `[B, H, L, C]`, where they meet a vector for each distance.
+
+        A segment looks at many more keys than there are distances that a clamp tells apart: scores by
+        distance are computed and shifted for the near keys alone, and the others get that of the farthest.
+        Some rows at a time, whose scores stay in cache.
+        """
+        rows, heads, length, _ = q_BHLC.shape
+        key_length = k_BHKC.shape[2]
+        near = min(key_length, len(added.keys) - 1 + length)
+        at_once, mixed = max(1, BYTES // (heads * length * key_length * q_BHLC.itemsize)), []
+        for begin in range(0, rows, at_once):
+            part = slice(begin, begin + at_once)
+            scores_BHLK = q_BHLC[part] @ k_BHKC[part].transpose(-1, -2)
+            bias = added._replace(queries=added.queries[part]).scores(length, near)
+            scores_BHLK[..., key_length - near :] += bias
+            if near < key_length:
+                scores_BHLK[..., : key_length - near] += bias[..., :1]
+            for columns in self._hidden_columns:
+                hidden = self._hidden[part] if len(self._hidden) > 1 else self._hidden
+                scores_BHLK[..., columns].masked_fill_(hidden[..., columns], float("-inf"))
+            mixed.append(scores_BHLK.softmax(dim=-1) @ v_BHKC[part])
+        return torch.cat(mixed) if len(mixed) > 1 else mixed[0]
+
+    def _bias(self, index: int, added: ByDistance, length: int) -> Tensor | None:
         """Return what is added to the scores of the keys that are looked at: minus infinity for hidden ones.
 
-        Of what depends on the tokens only the columns are touched in which something is hidden: the keys of
-        the segment, and the oldest. What does not depend on them is kept for the segments that hide alike,
-        which are all of a long text but the first.
+        It does not depend on the tokens, and is kept for the segments that hide alike, which are all of a
+        long text but the first.
         """
         if index in self._kept_biases:
             return self._kept_biases[index]
-        table, key_length = self.tables[index], self.kept + q_BLHC.shape[1]
-        if table is not None:
-            table = table[-key_length - 1 :]
-        added = self.model.position.by_distance(index, q_BLHC, table)
-        bias = added.scores(q_BLHC.shape[1], key_length)
-        if bias is not None and bias.ndim == 4:
-            for columns in self._hidden_columns:
-                bias[..., columns].masked_fill_(self._hidden[..., columns], float("-inf"))
-            return bias
+        bias = added.scores(length, self.kept + length)
         if bias is None:
             bias = ~self._hidden if self._hidden_columns and not self._causal else None
         else:
