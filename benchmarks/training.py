@@ -1,17 +1,19 @@
 """Training steps beside transformers' TransfoXL, the same weights and text: python benchmarks/training.py.
 
 A step is forward and backward pass, clipping of the gradient's norm and Adam, dropout as published, a full
-memory carried on. Steps are taken in turns in one process: ours in float32 and bfloat16, the peer's in
-float32 (its bfloat16 autocast raises on a CPU). Both must give the same loss to begin with. What of the
+memory carried on. Each side is a process of its own, and they take turns: ours in float32 and bfloat16, the
+peer's in float32 (its bfloat16 autocast raises on a CPU), and the peer's once more with what a run of ours
+asks of the C library (`keep_memory`), which makes any model faster. Both must give the same loss. What of the
 machine is used is the operations of the model beside the largest matrix products, measured in the same run.
 
---memory measures the peak of one step instead, each in a process of its own. --device cuda measures on a GPU,
-in bfloat16, ours compiled. --quick runs tiny shapes, to see that it works. --figure draws the ratios.
+--memory measures the peak of a step instead. --device cuda measures on a GPU, in bfloat16, ours compiled.
+--quick runs tiny shapes, to see that it works. --figure draws the ratios.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import statistics
 import subprocess
@@ -69,7 +71,7 @@ Step = Callable[[torch.Tensor], float]
 
 def ours(case: Case, model: TransformerXL, precision: str, asked: argparse.Namespace) -> Step:
     """Return what takes a step of our model and returns the loss, of those targets that the peer scores."""
-    chosen = resolve_attention(asked.attention, asked.device, asked.compile, precision, case.segment)
+    chosen = chosen_attention(case, precision, asked)
     optimizer = adam(model.parameters(), 2.5e-4, 0.9, 0.999)
     memory = full_memory(model, case.rows, case.memory)
 
@@ -116,81 +118,146 @@ def text(case: Case, steps: int, device: torch.device) -> torch.Tensor:
     return drawn.view(steps, case.rows, case.segment).to(device)
 
 
-def loss_without_dropout(
-    case: Case, theirs: Any, model: TransformerXL, tokens: torch.Tensor
-) -> dict[str, float]:
-    """Return the loss of both on one segment."""
-    with torch.no_grad():
-        hidden, _ = model.eval()(tokens, full_memory(model, case.rows, case.memory))
-        mine = model.embedding.scores(hidden[:, :-1], tokens[:, 1:]).mean()
-        other = theirs.eval()(tokens, labels=tokens).loss
-    model.train(), theirs.train()
-    return {"here": float(mine), "there": float(other)}
+class Side:
+    """A process that trains one of the models, one turn when it is told to.
+
+    Args:
+        case: what is measured, by its number.
+        name: a precision of ours; "peer" or "peer, memory kept".
+        asked: the command line.
+    """
+
+    def __init__(self, case: int, name: str, asked: argparse.Namespace) -> None:
+        command = [sys.executable, __file__, "--side", name, "--case", str(case), *_passed_on(asked)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.about = json.loads(self._line())
+
+    def turn(self) -> dict[str, Any]:
+        """Return the seconds of each step of a turn, and the peak of matrix products before it."""
+        print("turn", file=self.process.stdin, flush=True)
+        return json.loads(self._line())
+
+    def end(self) -> None:
+        """End the process."""
+        self.process.stdin.close()
+        self.process.wait()
+
+    def _line(self) -> str:
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit(f"the process of one side ended with {self.process.wait()}")
+        return line
 
 
-def measure(case: Case, asked: argparse.Namespace) -> dict[str, Any]:
-    """Return tokens a second, ratios and shares of the machine's peak for one case."""
-    device = torch.device(asked.device)
+def _passed_on(asked: argparse.Namespace) -> list[str]:
+    flags = [f"--{name}" for name in ("quick", "compile") if getattr(asked, name)]
+    named = ("steps", "threads", "device", "attention")
+    return [*flags, *(f"--{name}={getattr(asked, name)}" for name in named)]
+
+
+def serve(case: Case, name: str, asked: argparse.Namespace) -> None:
+    """Be a side: after two steps that do not count, take a turn for each line that comes."""
+    device, is_peer = torch.device(asked.device), name.startswith("peer")
+    if name != "peer":
+        keep_memory()
     logging.getLogger("transformers").setLevel(logging.ERROR)  # it tells of every shared tensor
     theirs, model = both(case.shape, case.memory, None, same_length=False, dropout=DROPOUT)
-    theirs, model = theirs.to(device), model.to(device)
-    tokens = text(case, 2 + asked.rounds * asked.steps, device)
-    losses = loss_without_dropout(case, theirs, model, tokens[0])
-    if asked.compile:
-        model.compile(dynamic=False)
-    sides = {precision: ours(case, model, precision, asked) for precision in case.targets}
-    sides["peer"] = peers(theirs)
-    seconds: dict[str, list[float]] = {name: [] for name in sides}
-    peaks: dict[str, list[float]] = {precision: [] for precision in case.targets}
-    for name, step in sides.items():
-        for warm in tokens[:2]:
-            print(f"{case.shape}: {name}, loss {step(warm):.3f}", file=sys.stderr)
+    tokens = text(case, 2 + asked.steps, device)
+    if is_peer:
+        flops, model = 0.0, theirs.to(device)
+        loss = loss_of_peer(model, tokens[0])
+        step = peers(model.train())
+    else:
+        flops = training_flops_per_token(model, case.segment, case.memory, case.rows)
+        model = model.to(device)
+        loss = loss_of_ours(case, model, tokens[0])
+        if asked.compile:
+            model.compile(dynamic=False)
+        step = ours(case, model.train(), name, asked)
+    del theirs
+    losses = [step(warm) for warm in tokens[:2]]
+    about = {"loss_without_dropout": loss, "first_losses": losses, "operations_per_token": flops}
+    print(json.dumps(about), flush=True)
+    for _ in sys.stdin:
+        peak = 0.0 if is_peer else matmul_peak(device, name)
+        seconds = []
+        for some in tokens[2:]:
+            began = time.perf_counter()
+            step(some)  # it reads the loss, so all is done then
+            seconds.append(time.perf_counter() - began)
+        print(json.dumps({"seconds": seconds, "peak": peak}), flush=True)
+
+
+@torch.no_grad()
+def loss_of_ours(case: Case, model: TransformerXL, tokens: torch.Tensor) -> float:
+    """Return the loss of one segment without dropout."""
+    hidden, _ = model.eval()(tokens, full_memory(model, case.rows, case.memory))
+    return float(model.embedding.scores(hidden[:, :-1], tokens[:, 1:].contiguous()).mean())
+
+
+@torch.no_grad()
+def loss_of_peer(model: Any, tokens: torch.Tensor) -> float:
+    """Return the loss of one segment without dropout."""
+    return float(model.eval()(tokens, labels=tokens).loss)
+
+
+def measure(number: int, case: Case, asked: argparse.Namespace) -> dict[str, Any]:
+    """Return tokens a second, ratios and shares of the machine's peak for one case."""
+    names = [*case.targets, "peer", "peer, memory kept"][: None if asked.device == "cpu" else -1]
+    sides = {name: Side(number, name, asked) for name in names}
+    turns: dict[str, list[dict[str, Any]]] = {name: [] for name in sides}
     for turn in range(asked.rounds):
-        for name, step in sides.items():
-            if name in peaks:
-                peaks[name].append(matmul_peak(device, name))
-            for index in range(asked.steps):
-                began = time.perf_counter()
-                step(tokens[2 + turn * asked.steps + index])  # it reads the loss, so all is done then
-                seconds[name].append(time.perf_counter() - began)
-        last = ", ".join(f"{name} {statistics.median(times):.3f} s" for name, times in seconds.items())
+        for name, side in sides.items():
+            turns[name].append(side.turn())
+        last = ", ".join(f"{name} {statistics.median(turns[name][-1]['seconds']):.3f} s" for name in sides)
         print(f"{case.shape}: turn {turn + 1} of {asked.rounds}: {last}", file=sys.stderr)
+    for side in sides.values():
+        side.end()
     size = case.rows * case.segment
-    flops = training_flops_per_token(model, case.segment, case.memory, case.rows)
+    medians = {name: [statistics.median(turn["seconds"]) for turn in turns[name]] for name in sides}
+    speeds = {name: spread([size / second for second in medians[name]]) for name in sides}
+    losses = {name: side.about["loss_without_dropout"] for name, side in sides.items()}
+    flops = sides[names[0]].about["operations_per_token"]
     result = {
         "shape": case.shape, "segment": case.segment, "memory": case.memory, "batch": case.rows,
         "loss_without_dropout": losses,
-        "same_loss": abs(losses["here"] - losses["there"]) < TOLERANCE,
-        "peer_tokens_per_second": spread([size / second for second in seconds["peer"]]),
+        "same_loss": max(losses.values()) - min(losses.values()) < TOLERANCE,
+        "peer_tokens_per_second": {name: speeds[name] for name in sides if name.startswith("peer")},
         "operations_per_token": flops, "here": {},
     }  # fmt: skip
     for precision, target in case.targets.items():
-        pairs = zip(_by_turn(seconds[precision], asked), _by_turn(seconds["peer"], asked), strict=True)
-        speed, peak = statistics.median(size / second for second in seconds[precision]), max(peaks[precision])
+        peak = max(turn["peak"] for turn in turns[precision])
+        ratios = {
+            name: spread(
+                [other / mine for mine, other in zip(medians[precision], medians[name], strict=True)]
+            )
+            for name, theirs in medians.items()
+            if name.startswith("peer")
+        }
         result["here"][precision] = {
-            "tokens_per_second": spread([size / second for second in seconds[precision]]),
-            "ratio": spread([other / mine for mine, other in pairs]), "target": target,
-            "attention": resolve_attention(
-                asked.attention, asked.device, asked.compile, precision, case.segment
-            ),
-            "matmul_peak": peak, "utilization": speed * flops / peak,
+            "tokens_per_second": speeds[precision], "ratio": ratios["peer"], "target": target,
+            "ratio_memory_kept": ratios.get("peer, memory kept"),
+            "attention": chosen_attention(case, precision, asked),
+            "matmul_peak": peak, "utilization": speeds[precision]["median"] * flops / peak,
             "utilization_target": case.utilization if precision == min(case.targets) else None,
         }  # fmt: skip
     return result
 
 
-def _by_turn(seconds: list[float], asked: argparse.Namespace) -> list[float]:
-    return [
-        statistics.median(seconds[turn : turn + asked.steps]) for turn in range(0, len(seconds), asked.steps)
-    ]
+def chosen_attention(case: Case, precision: str, asked: argparse.Namespace) -> str:
+    """Return how a run with these settings computes attention."""
+    return resolve_attention(asked.attention, asked.device, asked.compile, precision, case.segment)
 
 
 def peak_of_one(case: Case, side: str, asked: argparse.Namespace) -> int:
     """Return the peak of this process after two training steps, in bytes."""
     device = torch.device(asked.device)
     theirs, model = both(case.shape, case.memory, None, same_length=False, dropout=DROPOUT)
-    step = peers(theirs.train().to(device)) if side == "peer" else None
-    if step is None:
+    if side == "peer":
+        del model
+        step = peers(theirs.train().to(device))
+    else:
+        keep_memory()
         del theirs
         step = ours(case, model.train().to(device), side, asked)
     for tokens in text(case, 2, device):
@@ -219,16 +286,16 @@ def memory_of_a_step(case: Case, asked: argparse.Namespace) -> dict[str, Any]:
 def table(cases: list[dict[str, Any]]) -> str:
     """Return the result as a table in Markdown."""
     lines = [
-        "| shape | precision | tokens/s | peer, float32 | ratio | of the peak |",
-        "| --- | --- | --- | --- | --- | --- |",
+        "| shape | precision | tokens/s | peer, float32 | ratio | peer, memory kept | ratio | of the peak |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for case in cases:
         for precision, here in case["here"].items():
-            lines.append(
-                f"| {case['shape']} | {precision} | {here['tokens_per_second']['median']:,.0f} | "
-                f"{case['peer_tokens_per_second']['median']:,.0f} | {here['ratio']['median']:.2f} | "
-                f"{here['utilization']:.0%} |"
-            )
+            cells = [case["shape"], precision, f"{here['tokens_per_second']['median']:,.0f}"]
+            for name, key in (("peer", "ratio"), ("peer, memory kept", "ratio_memory_kept")):
+                speed = case["peer_tokens_per_second"].get(name)
+                cells += [f"{speed['median']:,.0f}", f"{here[key]['median']:.2f}"] if speed else ["", ""]
+            lines.append(f"| {' | '.join([*cells, format(here['utilization'], '.0%')])} |")
     return "\n".join(lines)
 
 
@@ -267,9 +334,9 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="a file for the JSON")
     parser.add_argument("--figure", type=Path, help="a file for the picture")
     parser.add_argument("--peak-of", help=argparse.SUPPRESS)
+    parser.add_argument("--side", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)
-    keep_memory()  # as in a run; the peer has its gain from it too
     memory_case = QUICK_MEMORY if asked.quick else MEMORY
     if asked.peak_of:
         print(peak_of_one(memory_case, asked.peak_of, asked))
@@ -279,8 +346,12 @@ def main() -> int:
         report({"benchmark": "memory of a training step"} | found, asked.out)
         return int(not asked.quick and found["share_of_the_peer"]["32-true"] > MEMORY_TARGET)
     cases = QUICK if asked.quick else GPU_CASES if asked.device == "cuda" else CASES
-    cases = cases if asked.case is None else cases[asked.case : asked.case + 1]
-    results = [measure(case, asked) for case in cases]
+    if asked.side:
+        serve(cases[asked.case], asked.side, asked)
+        return 0
+    results = [
+        measure(number, case, asked) for number, case in enumerate(cases) if asked.case in (None, number)
+    ]
     report({"benchmark": "training", "cases": results}, asked.out)
     print(table(results), file=sys.stderr)
     if asked.figure:

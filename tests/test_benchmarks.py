@@ -14,7 +14,14 @@ PEERS = Path(os.environ.get("TXL_PEERS", str(Path(sys.prefix) / "peers")))
 
 
 @pytest.mark.skipif(not (PEERS / "transformers").is_dir(), reason="the peer is not installed")
-@pytest.mark.parametrize(("name", "same"), [("evaluation", "same_scores"), ("generation", "same_tokens")])
+@pytest.mark.parametrize(
+    ("name", "same"),
+    [
+        ("evaluation", "same_scores"),
+        ("generation", "same_tokens"),
+        ("training", "same_loss"),
+    ],
+)
 def test_a_benchmark_runs_and_both_agree(name, same, tmp_path):
     out = tmp_path / "result.json"
     command = [

@@ -28,7 +28,7 @@ from txl.training.components import ConfigError, component
 from txl.training.config import Config, Evaluation, Reading, check, check_lengths
 from txl.training.config import Trainer as TrainerSettings
 from txl.training.guard import Guard
-from txl.training.hardware import check_device, device_name, resolve_attention, resolve_precision
+from txl.training.hardware import check_device, device_name, keep_memory, resolve_attention, resolve_precision
 from txl.training.lifeline import hold_lifeline
 from txl.training.metrics import JsonLines
 from txl.training.module import LanguageModel
@@ -240,6 +240,7 @@ def trainer(
     config: Config, module: LanguageModel, corpus: Corpus, streams: dict[str, Streams], run: Run
 ) -> pl.Trainer:
     """Return Lightning's trainer with our callbacks. It never touches the order of the data."""
+    keep_memory()
     settings = config.trainer
     precision, reason = resolve_precision(settings.precision, settings.accelerator)
     world = processes.world_size(settings)
