@@ -1,12 +1,14 @@
 """Precision is chosen by what the hardware has, and said."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from training.test_config import composed
-from txl.training import hardware
+from txl.training import assemble, hardware
 from txl.training.components import ConfigError
 from txl.training.config import check
 
@@ -26,6 +28,43 @@ def test_auto_takes_bfloat16_where_the_processor_has_it(monkeypatch, features, e
 
 def test_a_precision_that_was_asked_for_is_kept():
     assert hardware.resolve_precision("32-true", "cpu") == ("32-true", "as asked")
+
+
+@pytest.mark.parametrize(
+    ("asked", "accelerator", "compiled", "precision", "length", "expected"),
+    [
+        ("auto", "cpu", False, "32-true", 512, "blocked"),
+        ("auto", "cpu", False, "32-true", 128, "plain"),
+        ("auto", "cpu", False, "bf16-mixed", 512, "plain"),
+        ("auto", "cpu", True, "32-true", 512, "plain"),
+        ("blocked", "cpu", True, "bf16-mixed", 16, "blocked"),
+        ("plain", "cpu", False, "32-true", 512, "plain"),
+    ],
+)
+def test_attention_is_blocked_where_it_measured_faster(
+    asked, accelerator, compiled, precision, length, expected
+):
+    assert hardware.resolve_attention(asked, accelerator, compiled, precision, length) == expected
+
+
+def test_a_model_is_given_the_attention_that_was_asked_for():
+    text = ("name=x", "data=text", "data.path=x")
+    for asked in ("plain", "blocked"):
+        config = check(composed(*text, f"trainer.attention={asked}"))
+        assert assemble.network(config, 20).attention == asked
+    with pytest.raises(ConfigError, match=r"trainer\.attention=flash must be one of auto, plain, blocked"):
+        check(composed(*text, "trainer.attention=flash"))
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other C libraries have no such setting")
+def test_memory_that_was_freed_is_kept():
+    """In a process of its own: the setting is for good."""
+    script = (
+        "import torch; from txl.training.hardware import *; keep_memory(); cpu = torch.device('cpu')\n"
+        "held = torch.ones(50_000_000); before = used_memory(cpu); del held; print(before - used_memory(cpu))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert int(done.stdout) < 1e8, done.stderr
 
 
 def test_peaks_are_measured():
