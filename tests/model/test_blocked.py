@@ -98,7 +98,7 @@ def test_dropout_has_its_gradient_and_its_rate(monkeypatch):
     far = torch.randn(2, 5, 2, 3, dtype=torch.float64, requires_grad=True)
     near = torch.randn(10, 2, 3, dtype=torch.float64, requires_grad=True)
     numbers = torch.randn(10, 2, dtype=torch.float64, requires_grad=True)
-    attend = blocked.BlockedAttention(hidden_keys(5, torch.tensor([4, 1]), 4, None), CPU)
+    attend = blocked.BlockedAttention(hidden_keys(5, torch.tensor([4, 1]), 4, None), tensors[0])
     dropout = Dropout(0.4)
 
     def with_dropout(*inputs):
@@ -119,7 +119,7 @@ def test_keys_that_nobody_sees_are_not_looked_at(monkeypatch):
     monkeypatch.setattr(blocked, "QUERIES", 4)
     q, k, v = (torch.randn(2, n, 1, 3) for n in (8, 14, 14))
     hidden = hidden_keys(8, torch.tensor([3, 1]), 6, None)
-    attend, off = blocked.BlockedAttention(hidden, CPU), Dropout(0.0)
+    attend, off = blocked.BlockedAttention(hidden, q), Dropout(0.0)
     before = attend(q, k, v, blocked.ByDistance(), off)
     for tensor in (k, v):
         tensor[:, :3] = float("nan")  # of no row real

@@ -77,12 +77,17 @@ class PlainAttention:
 
     Args:
         hidden_BLK: bool, the keys that a query must not see.
-        device: of the scores.
+        x_BLD: the segment, whose device and type the scores have, or the type of autocast.
     """
 
-    def __init__(self, hidden_BLK: Tensor, device: torch.device) -> None:
-        self.hidden_BLK = hidden_BLK.to(device)
-        self.penalty_B1LK: Tensor | None = None  # 0 or -inf: to add it is quicker than to fill by a mask
+    def __init__(self, hidden_BLK: Tensor, x_BLD: Tensor) -> None:
+        self.hidden_BLK = hidden_BLK.to(x_BLD.device)
+        device, dtype = x_BLD.device.type, x_BLD.dtype
+        if torch.is_autocast_enabled(device):
+            dtype = torch.get_autocast_dtype(device)  # of the scores
+        # Added to the scores, which is quicker than to fill them by a mask.
+        nothing_BLK = torch.zeros(hidden_BLK.shape, dtype=dtype, device=x_BLD.device)
+        self.penalty_B1LK = nothing_BLK.masked_fill(self.hidden_BLK, float("-inf"))[:, None]
 
     def __call__(
         self, q_BLHC: Tensor, k_BKHC: Tensor, v_BKHC: Tensor, by_distance: ByDistance, dropout: Dropout
@@ -100,9 +105,6 @@ class PlainAttention:
         bias = by_distance.scores(*self.hidden_BLK.shape[1:])
         if bias is not None:
             scores_BHLK = scores_BHLK + bias
-        if self.penalty_B1LK is None:
-            nothing = torch.zeros((), dtype=scores_BHLK.dtype, device=scores_BHLK.device)
-            self.penalty_B1LK = nothing.masked_fill(self.hidden_BLK[:, None], float("-inf"))
         scores_BHLK += self.penalty_B1LK
         probabilities_BHLK = dropout(scores_BHLK.softmax(dim=-1))
         return (probabilities_BHLK @ v_BKHC.transpose(1, 2)).transpose(1, 2)

@@ -29,7 +29,7 @@ from txl.model.positions.base import ByDistance, relative_shift
 Index = tuple[slice, slice, slice]  # of heads, rows, and tokens
 
 QUERIES = 256  # of a block
-BYTES = 2**22  # of the scores of a block, at most, where one head of one row is not more already
+BYTES = 2**23  # of the scores of a block, at most, where one head of one row is not more already
 
 
 class Block(NamedTuple):
@@ -82,11 +82,11 @@ class BlockedAttention:
 
     Args:
         hidden_BLK: bool, the keys that a query must not see.
-        device: of the scores.
+        x_BLD: the segment, whose device the scores have.
     """
 
-    def __init__(self, hidden_BLK: Tensor, device: torch.device) -> None:
-        self.blocks = blocks_of(hidden_BLK, device)
+    def __init__(self, hidden_BLK: Tensor, x_BLD: Tensor) -> None:
+        self.blocks = blocks_of(hidden_BLK, x_BLD.device)
 
     def __call__(
         self, q_BLHC: Tensor, k_BKHC: Tensor, v_BKHC: Tensor, by_distance: ByDistance, dropout: Dropout

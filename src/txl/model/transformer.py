@@ -17,7 +17,7 @@ from txl.model.memory import Memory
 from txl.model.positions.base import PositionEncoding
 
 # How attention is computed, by the name of it in the settings.
-WAYS: dict[str, Callable[[Tensor, torch.device], Attend]] = {
+WAYS: dict[str, Callable[[Tensor, Tensor], Attend]] = {
     "plain": PlainAttention,
     "blocked": BlockedAttention,
 }
@@ -203,7 +203,7 @@ class TransformerXL(nn.Module):
             raise ValueError(f"the memory holds {memory.rows} rows, the segment has {rows}")
         x_BLD = self.dropout(self.position.to_input(self.embedding.embed(tokens_BL)))
         hidden_BLK = hidden_keys(length, memory.length, memory.slots, attention_length)
-        attend = WAYS[self.attention](hidden_BLK, x_BLD.device)
+        attend = WAYS[self.attention](hidden_BLK, x_BLD)
         table = self.position.table(x_BLD, memory.slots + length)
         entered = []
         for index, (layer, memory_BMD) in enumerate(zip(self.layers, memory.states, strict=True)):
