@@ -326,7 +326,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="tiny shapes")
     parser.add_argument("--memory", action="store_true", help="the peak memory of a step")
     parser.add_argument("--rounds", type=int, default=3, help="turns of each (3)")
-    parser.add_argument("--steps", type=int, default=3, help="counted in each turn, after one that is not (3)")
+    parser.add_argument("--steps", type=int, default=3, help="in each turn, after one not counted (3)")
     parser.add_argument("--threads", type=int, default=2, help="of torch (2)")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--attention", default="auto", help="trainer.attention (auto)")
