@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from txl.model.dropout import Dropout
+from txl.model.dropout import Dropout, relu_dropped
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
@@ -53,3 +53,20 @@ def test_evaluation_and_a_rate_of_zero_leave_it_alone():
     assert Dropout(0.5).eval()(x) is x
     assert Dropout(0.0)(x) is x
     assert Dropout(0.5)(torch.ones(0)).shape == (0,)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_relu_and_dropout_together_are_one_after_the_other(dtype):
+    dropout = Dropout(0.3)
+    x = torch.randn(40, 30, dtype=dtype)
+    direction = torch.randn(40, 30, dtype=dtype)
+    results = []
+    for together in (False, True):
+        torch.manual_seed(1)
+        own = x.clone().requires_grad_()
+        out = relu_dropped(own, dropout) if together else dropout(torch.relu(own))
+        (out * direction).sum().backward()
+        results.append((out.detach(), own.grad))
+    for apart, fused in zip(*results, strict=True):
+        torch.testing.assert_close(fused, apart)
+    assert relu_dropped(x, dropout.eval()).equal(torch.relu(x))

@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from txl.model.attention import Attend, Attention, PlainAttention, hidden_keys
 from txl.model.blocked import BlockedAttention
-from txl.model.dropout import Dropout
+from txl.model.dropout import Dropout, relu_dropped
 from txl.model.embedding import TiedEmbedding
 from txl.model.memory import Memory
 from txl.model.positions.base import PositionEncoding
@@ -34,6 +34,11 @@ class FeedForward(nn.Sequential):
             nn.Linear(d_inner, d_model),
             Dropout(dropout),
         )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return what it makes of states `[…, D]`."""
+        inner, _, dropout, outer, last = self  # the ReLU is in `relu_dropped`; its place names the parameters
+        return last(outer(relu_dropped(inner(x), dropout)))
 
 
 class Layer(nn.Module):
