@@ -83,7 +83,7 @@ class PlainAttention:
     def __init__(self, hidden_BLK: Tensor, x_BLD: Tensor) -> None:
         self.hidden_BLK = hidden_BLK.to(x_BLD.device)
         device, dtype = x_BLD.device.type, x_BLD.dtype
-        if torch.is_autocast_enabled(device):
+        if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
             dtype = torch.get_autocast_dtype(device)  # of the scores
         # Added to the scores, which is quicker than to fill them by a mask.
         nothing_BLK = torch.zeros(hidden_BLK.shape, dtype=dtype, device=x_BLD.device)
