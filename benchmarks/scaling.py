@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peer import report
+from peer import full_memory, report
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -82,8 +82,7 @@ def measure(point: dict[str, int], precision: str, threads: int) -> dict[str, An
         torch.distributed.init_process_group("gloo")
         module = DistributedDataParallel(module, gradient_as_bucket_view=True)
     optimizer = adam(model.parameters(), 2.5e-4, 0.9, 0.999)
-    empty = model.empty_memory(point["rows"], point["memory"])
-    memory = Memory(empty.states, torch.full_like(empty.length, point["memory"]))
+    memory = full_memory(model, point["rows"], point["memory"])
     seconds = []
     for _ in range(WARM + STEPS):
         tokens = torch.randint(VOCABULARY, (point["rows"], point["segment"]))

@@ -6,33 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import SMALL, small_model
-from txl.model import (
-    AlibiPosition,
-    LearnedPosition,
-    Memory,
-    PositionEncoding,
-    RelativePosition,
-    RotaryPosition,
-    ShawPosition,
-    SinusoidalPosition,
-    T5Position,
-    blocked,
-)
+from model.test_transformer import ABSOLUTE, RELATIVE
+from txl.model import Memory, blocked
 from txl.model.attention import hidden_keys
 from txl.model.dropout import Dropout
 
 CPU = torch.device("cpu")
 V, D = SMALL["vocabulary"], SMALL["d_model"]
-ENCODINGS = [
-    AlibiPosition,
-    LearnedPosition,
-    PositionEncoding,
-    RelativePosition,
-    RotaryPosition,
-    ShawPosition,
-    SinusoidalPosition,
-    T5Position,
-]
+ENCODINGS = RELATIVE + ABSOLUTE
 
 
 def results(model, way, tokens, memory, attention_length=None, autocast=False):
