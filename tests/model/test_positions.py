@@ -18,8 +18,11 @@ from txl.model import (
     SinusoidalPosition,
     T5Position,
 )
+from txl.model.attention import hidden_keys
+from txl.model.dropout import Dropout
 from txl.model.positions.alibi import slopes
 from txl.model.positions.base import relative_shift
+from txl.model.transformer import WAYS
 
 N, H, D, C = 2, 3, 8, 4
 SCALE = 1 / math.sqrt(C)
@@ -191,9 +194,54 @@ def test_the_shift_is_exact_and_copies_nothing(length, keys):
             assert torch.equal(by_key[..., i, j], by_distance[..., i, keys - distance])
 
 
+# T5's own settings, 32 buckets up to 128, of text read forwards: distances 0 to 15 have a bucket each,
+# and bucket 16 + n begins where 16 · 8^(n/16) has been reached, which by hand is at
+T5_BEGIN = [*range(16), 16, 19, 21, 24, 27, 31, 35, 40, 46, 52, 59, 67, 77, 87, 99, 113]
+
+
+def test_buckets_are_those_of_t5():
+    bucket = T5Position(1, 1, 8, 8).bucket(torch.arange(300)).tolist()
+    assert bucket == [sum(begin <= distance for begin in T5_BEGIN) - 1 for distance in range(300)]
+
+
 def test_slopes_are_those_of_the_paper():
     assert slopes(8) == [2.0**-i for i in range(1, 9)]
+    assert slopes(1) == [2.0**-8]
+    assert slopes(2) == [2.0**-4, 2.0**-8]
     assert slopes(3) == [2.0**-4, 2.0**-8, 2.0**-2]
+    assert slopes(12) == [2.0**-i for i in range(1, 9)] + [2.0 ** -(i + 0.5) for i in range(4)]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", [AlibiPosition, T5Position])
+def test_biases_and_their_gradient_are_those_of_a_loop_over_the_keys_there_are(kind, way):
+    """A memory that is full, that is filled in part, and that is empty: distances count from the query."""
+    torch.manual_seed(0)
+    length, slots, real = 4, 30, [30, 9, 0]
+    position = made(kind)
+    q, k, v = (torch.randn(len(real), n, H, C).double() for n in (length, slots + length, slots + length))
+    table = position.table(q.flatten(-2), slots + length)
+    added = position.by_distance(1, q * SCALE, position.layer_table(1, table))
+    attend = WAYS[way](hidden_keys(length, torch.tensor(real), slots, None), q)
+    found = attend(q * SCALE, k, v, added, Dropout(0.0))
+    expected = torch.zeros_like(found)
+    for b, h, i in itertools.product(range(len(real)), range(H), range(length)):
+        weights = []
+        for distance in range(real[b] + i + 1):
+            if kind is AlibiPosition:
+                bias = torch.tensor(-distance * [1 / 16, 1 / 256, 1 / 4][h])
+            else:
+                bias = position.numbers[sum(begin <= distance for begin in T5_BEGIN) - 1, h]
+            weights.append((q[b, i, h] @ k[b, slots + i - distance, h] * SCALE + bias).exp())
+        taken = sum(weight * v[b, slots + i - d, h] for d, weight in enumerate(weights))
+        expected[b, i, h] = taken / sum(weights)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    if kind is T5Position:
+        direction = torch.randn_like(found)
+        gradients = [
+            torch.autograd.grad((one * direction).sum(), position.numbers) for one in (found, expected)
+        ]
+        torch.testing.assert_close(*gradients, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(
