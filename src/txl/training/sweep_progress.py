@@ -9,7 +9,9 @@ import json
 import os
 import threading
 import time
+from collections import defaultdict
 from pathlib import Path
+from statistics import median
 
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
@@ -22,6 +24,7 @@ from txl.training.sweep_jobs import Job
 
 LOOK_SECONDS = 0.5  # between looks at the files
 PLAIN_LINE_SECONDS = 30.0  # without a terminal, a line at most this often
+TELLING = 0.1  # from this share of its steps on their pace says how long a job takes: it began slowly
 TAIL_BYTES = 4096  # of metrics.jsonl: more than a line
 
 
@@ -42,12 +45,15 @@ class SweepProgress:
         self.step = {job.directory: last_step(self._results(job).with_name("metrics.jsonl")) for job in jobs}
         self.began = dict(self.step)  # where those that go on begin
         self.ended: dict[str, str] = {}  # the status of each job that has ended
+        self.seen: dict[str, float] = {}  # when each job was first seen running
+        self.at_once = 1  # as many jobs as ran at the same time
+        self.pace: dict[str, list[float]] = defaultdict(list)  # by row: seconds a step, all of a job in them
         self.bar: Progress | None = None
         self._leave = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> SweepProgress:
-        self.start = self.printed = time.monotonic()
+        self.printed = time.monotonic()
         if console.is_terminal and not console.is_dumb_terminal:
             self.bar = Progress(
                 TextColumn("[bold]{task.fields[ended]}"),
@@ -64,7 +70,7 @@ class SweepProgress:
     def __exit__(self, *_: object) -> None:
         self._leave.set()
         self._thread.join()
-        self._look()
+        self.look()
         if self.bar:
             self.bar.stop()
 
@@ -73,28 +79,34 @@ class SweepProgress:
 
     def _watch(self) -> None:
         while not self._leave.wait(LOOK_SECONDS):
-            self._look()
+            self.look()
             self._show()
 
-    def _look(self) -> None:
+    def look(self) -> None:
         """Read how far each job is, and say which have ended."""
+        now = time.monotonic()
         for job in self.jobs:
             results = self._results(job)
             if job.directory in self.ended or stamp(results) == self.before[job.directory]:
                 continue
+            self.seen.setdefault(job.directory, now)
             status = read_results(results.parent)["status"]
             if status in ("completed", "failed"):
                 self.ended[job.directory] = status
+                if status == "completed" and not self.began[job.directory]:
+                    seconds = now - self.seen[job.directory]
+                    self.pace[job.row].append(seconds / self.total[job.directory])
                 self.step[job.directory] = self.total[job.directory]
                 console.print(how_it_ended(job, results.parent), soft_wrap=True)
             else:
                 self.step[job.directory] = last_step(results.with_name("metrics.jsonl"))
+        self.at_once = max(self.at_once, len(self.seen) - len(self.ended))
 
     def _show(self) -> None:
         running = [
             f"{job.row} seed {job.seed} step {self.step[job.directory]} of {self.total[job.directory]}"
             for job in self.jobs
-            if job.directory not in self.ended and stamp(self._results(job)) != self.before[job.directory]
+            if job.directory in self.seen and job.directory not in self.ended
         ]
         failed = self.failed + list(self.ended.values()).count("failed")
         done = f"{self.others + len(self.ended)} of {self.others + len(self.jobs)} jobs"
@@ -113,9 +125,29 @@ class SweepProgress:
         return max(0, sum(self.step[key] - self.began[key] for key in self.total)) / max(todo, 1)
 
     def seconds_left(self) -> float | None:
-        """Return the time that the rest will take at the pace so far; `None` before the first step."""
-        share = self.share()
-        return (time.monotonic() - self.start) * (1 - share) / share if share > 0 else None
+        """Return the time that the rest will take; `None` before the first step.
+
+        A job takes as long as those of its row that have ended, or else as those of all rows, evaluation
+        included; or longer, if its own steps say so. Before any has ended the pace of the steps is all that
+        is known, evaluation left out.
+        """
+        now = time.monotonic()
+        spent = {key: now - since for key, since in self.seen.items() if key not in self.ended}
+        steps = {key: self.step[key] - self.began[key] for key in spent}
+        own = {key: spent[key] / steps[key] for key in spent if steps[key] > 0}
+        known = [pace for paces in self.pace.values() for pace in paces] or list(own.values())
+        if not known:
+            return None
+        left = []
+        for job in self.jobs:
+            key = job.directory
+            if key in self.ended:
+                continue
+            todo, pace = self.total[key] - self.began[key], median(self.pace[job.row] or known)
+            if steps.get(key, 0) >= TELLING * todo:
+                pace = max(pace, own.get(key, 0.0))
+            left.append(max(0.0, pace * todo - spent.get(key, 0.0)))
+        return max(sum(left) / self.at_once, *left, 0.0)
 
 
 def last_step(metrics: Path) -> int:
