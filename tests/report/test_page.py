@@ -102,6 +102,17 @@ def test_latex_escapes_what_means_something_to_it(tmp_path):
     assert text.count("\\begin{") == text.count("\\end{")
 
 
+def test_latex_has_minus_signs_and_says_how_runs_went_only_where_it_matters(tmp_path):
+    runs = {"xl": [results(2.5)], "shaw": [results(2.25)], "no_recurrence": [results(2.75)]}
+    write_tables(write_sweep(tmp_path / "whole", runs))
+    text = (tmp_path / "whole" / "table.tex").read_text("utf-8")
+    assert "& $-$0.250 &" in text
+    assert "status" not in text
+    assert "completed \\\\" not in text
+    write_tables(write_sweep(tmp_path / "part", runs | {"shaw": [results(status="failed")]}))
+    assert "& status" in (tmp_path / "part" / "table.tex").read_text("utf-8")
+
+
 def test_a_long_error_is_shortened_to_one_line(tmp_path):
     failed = results(status="failed", error="first\nsecond " + "word " * 100)
     write_tables(write_sweep(tmp_path, {"xl": [failed]}))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterable
+from dataclasses import replace
 
 from txl.report.grids import DIFFERENCES, Grid, Measured, Report, grouped, measured, status_of
 from txl.report.sweeps import Row, Sweep, one_line
@@ -68,22 +70,40 @@ TEX = {
     "…": r"\dots{}",
     "†": r"\dag{}",
     "×": r"$\times$",
+    "−": "$-$",
+    "·": r"$\cdot$",
+    "≥": r"$\geq$",
+    "→": r"$\rightarrow$",
+    "§": r"\S{}",
 }
 
 
 def _tex(text: str) -> str:
-    return "".join(TEX.get(sign, sign) for sign in " ".join(text.split()))
+    signed = re.sub(r"(?<![\w.-])-(?=\d)", "−", " ".join(text.split()))  # a hyphen is too short for a minus
+    return "".join(TEX.get(sign, sign) for sign in signed)
 
 
 def latex(report: Report) -> str:
-    """Return the tables as LaTeX, for a document with the package booktabs."""
-    lines = ["% \\usepackage{booktabs} belongs into the preamble.", *_tex_grid(report.results, report.about)]
+    """Return the tables as LaTeX, for a document with the packages booktabs and graphicx.
+
+    How the runs of a row went is left out where all of them went well.
+    """
+    results = report.results
+    if {line[-1].text for line in results.rows} <= {"completed", "published only"}:
+        rows = [line[:-1] for line in results.rows]
+        results = replace(results, columns=results.columns[:-1], rows=rows)
+    lines = ["% \\usepackage{booktabs,graphicx} belongs into the preamble. Wide tables shrink to the text."]
+    lines += _tex_grid(results, report.about)
     if report.differences:
         lines += ["", *_tex_grid(report.differences, [DIFFERENCES])]
     if report.problems:
         lines += ["", "\\paragraph{Runs without a number}", "\\begin{itemize}"]
         lines += [*(f"  \\item {_tex(line)}" for line in report.problems), "\\end{itemize}"]
     return "\n".join(lines) + "\n"
+
+
+# Makes a table that is wider than the text as wide as it, and leaves others as they are.
+TEX_FIT = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}"
 
 
 def _tex_grid(grid: Grid, caption: list[str]) -> list[str]:
@@ -95,14 +115,15 @@ def _tex_grid(grid: Grid, caption: list[str]) -> list[str]:
             rules.append(f"\\cmidrule(lr){{{at_column}-{at_column + width - 1}}}")
         at_column += width
     kinds = "".join("r" if column.number else "l" for column in grid.columns)
-    lines = ["\\begin{table}", "  \\centering", f"  \\begin{{tabular}}{{{kinds}}}", "    \\toprule"]
+    lines = ["\\begin{table}", "  \\centering", f"  {TEX_FIT}{{%"]
+    lines += [f"  \\begin{{tabular}}{{{kinds}}}", "    \\toprule"]
     if rules:
         lines += [f"    {' & '.join(above)} \\\\", f"    {' '.join(rules)}"]
     lines.append(f"    {' & '.join(_tex(column.heading) for column in grid.columns)} \\\\")
     lines.append("    \\midrule")
     lines += [f"    {' & '.join(_tex(cell.text) for cell in line)} \\\\" for line in grid.rows]
     title = _tex(" ".join([grid.title.rstrip(".") + ".", *caption]))
-    return [*lines, "    \\bottomrule", "  \\end{tabular}", f"  \\caption{{{title}}}", "\\end{table}"]
+    return [*lines, "    \\bottomrule", "  \\end{tabular}}", f"  \\caption{{{title}}}", "\\end{table}"]
 
 
 NUMBERS = ("mean", "deviation", "n", "runs", "values", "difference", "low", "high", "beyond_noise")
