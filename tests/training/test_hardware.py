@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from training.test_config import composed
+from txl.model.transformer import WAYS
 from txl.training import assemble, hardware
 from txl.training.components import ConfigError
 from txl.training.config import check
@@ -38,6 +39,7 @@ def test_a_precision_that_was_asked_for_is_kept():
         ("auto", "cpu", True, "32-true", 512, "plain"),
         ("blocked", "cpu", True, "bf16-mixed", 16, "blocked"),
         ("plain", "cpu", False, "32-true", 512, "plain"),
+        ("flex", "cpu", False, "32-true", 512, "flex"),
     ],
 )
 def test_attention_is_blocked_where_it_measured_faster(
@@ -48,10 +50,12 @@ def test_attention_is_blocked_where_it_measured_faster(
 
 def test_a_model_is_given_the_attention_that_was_asked_for():
     text = ("name=x", "data=text", "data.path=x")
-    for asked in ("plain", "blocked"):
+    for asked in WAYS:
         config = check(composed(*text, f"trainer.attention={asked}"))
         assert assemble.network(config, 20).attention == asked
-    with pytest.raises(ConfigError, match=r"trainer\.attention=flash must be one of auto, plain, blocked"):
+    with pytest.raises(
+        ConfigError, match=r"trainer\.attention=flash must be one of auto, plain, blocked, flex"
+    ):
         check(composed(*text, "trainer.attention=flash"))
 
 

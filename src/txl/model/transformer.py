@@ -13,6 +13,7 @@ from txl.model.attention import Attend, Attention, PlainAttention, hidden_keys
 from txl.model.blocked import BlockedAttention
 from txl.model.dropout import Dropout, relu_dropped
 from txl.model.embedding import TiedEmbedding
+from txl.model.flex import FusedAttention
 from txl.model.memory import Memory
 from txl.model.positions.base import PositionEncoding
 
@@ -20,6 +21,7 @@ from txl.model.positions.base import PositionEncoding
 WAYS: dict[str, Callable[[Tensor, Tensor], Attend]] = {
     "plain": PlainAttention,
     "blocked": BlockedAttention,
+    "flex": FusedAttention,
 }
 
 

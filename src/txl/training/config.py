@@ -243,7 +243,7 @@ class Trainer:
         _not_negative("trainer", self, "profile_steps")
         _positive("trainer", self, "devices", "num_nodes", "checkpoint_every", "keep_every")
         _one_of("trainer.strategy", self.strategy, ("single", "ddp", "fsdp"))
-        _one_of("trainer.attention", self.attention, ("auto", "plain", "blocked"))
+        _one_of("trainer.attention", self.attention, ("auto", "plain", "blocked", "flex"))
         _one_of("trainer.precision", self.precision, ("auto", "32-true", "bf16-mixed", "16-mixed"))
         if self.strategy == "single" and (self.devices != 1 or self.num_nodes != 1):
             raise ConfigError(
@@ -319,6 +319,12 @@ def check(settings: DictConfig) -> Config:
                 f"model.n_head={model['n_head']} × model.d_head={model['d_head']} = {heads} does not fit "
                 f"model.d_model={model['d_model']}; make the product equal to d_model"
             )
+    if config.trainer.attention == "flex" and model.get("attention_dropout"):
+        raise ConfigError(
+            "trainer.attention=flex cannot drop attention probabilities, and model.attention_dropout="
+            f"{model['attention_dropout']}; use model.attention_dropout=0, or trainer.attention=plain or "
+            "blocked"
+        )
     return config
 
 
