@@ -44,14 +44,16 @@ def memory_of(model, lengths, slots, dtype=torch.float64):
     attention_length=st.none() | st.integers(1, 15),
     queries=st.integers(1, 10),
     size=st.sampled_from([1, 200, 1000, 10**6]),
+    kept=st.sampled_from([0, 10**6]),
 )
-def test_all_is_as_in_plain_attention(position, length, lengths, attention_length, queries, size):
+def test_all_is_as_in_plain_attention(position, length, lengths, attention_length, queries, size, kept):
     model = small_model(position=position)
     tokens, memory = torch.randint(V, (len(lengths), length)), memory_of(model, lengths, 6)
     plain = results(model, "plain", tokens, memory, attention_length)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocked, "QUERIES", queries)
         patch.setattr(blocked, "BYTES", size)
+        patch.setattr(blocked, "KEPT", kept)
         found = results(model, "blocked", tokens, memory, attention_length)
     assert found.keys() == plain.keys()
     for name, value in plain.items():
@@ -73,8 +75,10 @@ def test_bfloat16_agrees_within_its_rounding(position, monkeypatch):
         assert error < 2 * usual + 0.01, f"{name}: {error:.4f}, the plain one {usual:.4f}"
 
 
-def test_dropout_has_its_gradient_and_its_rate(monkeypatch):
+@pytest.mark.parametrize("kept", [0, 10**6])
+def test_dropout_has_its_gradient_and_its_rate(kept, monkeypatch):
     monkeypatch.setattr(blocked, "QUERIES", 3)
+    monkeypatch.setattr(blocked, "KEPT", kept)
     tensors = [torch.randn(2, n, 2, 3, dtype=torch.float64, requires_grad=True) for n in (5, 9, 9)]
     far = torch.randn(2, 5, 2, 3, dtype=torch.float64, requires_grad=True)
     near = torch.randn(10, 2, 3, dtype=torch.float64, requires_grad=True)
@@ -110,15 +114,29 @@ def test_keys_that_nobody_sees_are_not_looked_at(monkeypatch):
     torch.testing.assert_close(attend(q, k, v, blocked.ByDistance(), off)[:, :4], before[:, :4])
 
 
-def test_a_block_is_no_larger_than_it_may_be(monkeypatch):
+def test_what_is_computed_together_is_no_larger_than_it_may_be(monkeypatch):
     monkeypatch.setattr(blocked, "QUERIES", 4)
     monkeypatch.setattr(blocked, "BYTES", 1000)
-    q = torch.zeros(3, 5, 8, 2)  # heads, rows, queries
+    q = torch.zeros(5, 8, 7, 2)  # rows, queries, heads
     blocks = blocked.blocks_of(hidden_keys(8, torch.full((5,), 6), 6, None), CPU)
-    seen = torch.zeros(3, 5, 8, dtype=torch.int64)
-    for block, here, there in blocked._parts(q, blocks):
-        seen[here] += 1
-        scores = q[here].shape[0] * q[here].shape[1] * 4 * (block.keys.stop - block.keys.start)
-        assert 4 * scores <= 1000
-        assert there[2] == block.keys
+    seen = torch.zeros(5, 8, 7, 2, dtype=torch.int64)
+    for part in blocked._parts(q, blocks):
+        part.queries(seen).add_(1)
+        heads, queries, _ = part.queries(q).shape
+        assert 4 * heads * queries * part.keys(torch.zeros(5, 14, 7, 1)).shape[1] <= 1000
     assert (seen == 1).all()
+
+
+def test_large_probabilities_are_computed_again(monkeypatch):
+    """Nothing of the size of the scores is kept then."""
+    monkeypatch.setattr(blocked, "QUERIES", 4)
+    q, k, v = (torch.randn(2, n, 1, 3, requires_grad=True) for n in (64, 64, 64))
+    attend = blocked.BlockedAttention(hidden_keys(64, torch.tensor([0, 0]), 0, None), q)
+    largest = []
+    for limit in (2**30, 2 * 64 * 64 * 4 - 1):
+        monkeypatch.setattr(blocked, "KEPT", limit)
+        held = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda x, held=held: held.append(x) or x, lambda x: x):
+            attend(q, k, v, blocked.ByDistance(), Dropout(0.0))
+        largest.append(sum(x.untyped_storage().nbytes() for x in held))
+    assert largest[0] - largest[1] > 2 * 64 * 64 * 4 // 2

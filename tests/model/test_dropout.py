@@ -32,9 +32,12 @@ def test_neighbours_are_independent():
         assert abs(correlation) < 5 / 400_000**0.5
 
 
-def test_the_gradient_is_that_of_the_values_kept():
+@pytest.mark.parametrize("inplace", [False, True])
+def test_the_gradient_is_that_of_the_values_kept(inplace):
     x = torch.randn(7, 5, requires_grad=True)
-    out = Dropout(0.4)(x)
+    given = x + 0
+    out = Dropout(0.4, inplace)(given)
+    assert (out is given) == inplace
     out.sum().backward()
     torch.testing.assert_close(x.grad * x.detach(), out.detach())
 
@@ -64,9 +67,9 @@ def test_relu_and_dropout_together_are_one_after_the_other(dtype):
     for together in (False, True):
         torch.manual_seed(1)
         own = x.clone().requires_grad_()
-        out = relu_dropped(own, dropout) if together else dropout(torch.relu(own))
+        out = relu_dropped(own + 0, dropout) if together else dropout(torch.relu(own))
         (out * direction).sum().backward()
         results.append((out.detach(), own.grad))
     for apart, fused in zip(*results, strict=True):
         torch.testing.assert_close(fused, apart)
-    assert relu_dropped(x, dropout.eval()).equal(torch.relu(x))
+    assert relu_dropped(x.clone(), dropout.eval()).equal(torch.relu(x))

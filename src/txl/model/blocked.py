@@ -3,20 +3,22 @@
 Why it is fast:
 
 - A block of scores, of some heads and some hundred queries, stays in the processor's cache from the product
-  that makes it to the product that uses it. The plain way writes all scores of a layer to main memory and
-  reads them again for each step: product, shift, mask, softmax.
+  that makes it to the product that uses it, and the next one is written over it. The plain way writes all
+  scores of a layer to main memory and reads them again for each step: product, shift, mask, softmax.
 - Keys after a block's last query, and those that no query of the block may see, are never looked at: most of
   the upper triangle, and the memory slots that are not real yet.
 - Hiding costs next to nothing: only the columns with some hidden keys have -inf added.
 - The shift of Appendix B is a view, on the way back too: the gradient is written through it.
-- Of the size of the scores only the probabilities of the keys that are seen are kept for the way back.
+- Of the size of the scores only the probabilities of the keys that are seen are kept for the way back, and
+  where they are large, not even they: computing them again takes less than a tenth of a step.
 
 Letters: see `txl.model`. `W` keys of a block, from the first that any of its queries sees.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -24,12 +26,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from txl.model.dropout import Dropout
-from txl.model.positions.base import ByDistance, relative_shift
-
-Index = tuple[slice, slice, slice]  # of heads, rows, and tokens
+from txl.model.positions.base import ByDistance
 
 QUERIES = 256  # of a block
-BYTES = 2**23  # of the scores of a block, at most, where one head of one row is not more already
+BYTES = 2**23  # of the scores computed together, at most, where those of one head are not more already
+KEPT = 2**26  # bytes of the probabilities of a layer that are kept, at most; more are computed again
 
 
 class Block(NamedTuple):
@@ -86,28 +87,39 @@ class BlockedAttention:
     """
 
     def __init__(self, hidden_BLK: Tensor, x_BLD: Tensor) -> None:
-        self.blocks = blocks_of(hidden_BLK, x_BLD.device)
+        self.blocks, self.scratch = blocks_of(hidden_BLK, x_BLD.device), Scratch()
 
     def __call__(
         self, q_BLHC: Tensor, k_BKHC: Tensor, v_BKHC: Tensor, by_distance: ByDistance, dropout: Dropout
     ) -> Tensor:
         """Return what the queries take from the values, `[B, L, H, C]`: see `PlainAttention`."""
         far_BLHC, near_RHC, numbers_RH = by_distance
-        tensors = (q_BLHC, k_BKHC, v_BKHC, far_BLHC)
+        tensors = (q_BLHC, k_BKHC, v_BKHC, far_BLHC, near_RHC)
         # One precision for all products, as autocast would choose it.
-        moved = [None if x is None else x.permute(2, 0, 1, 3).to(v_BKHC.dtype) for x in tensors]
-        near = None if near_RHC is None else near_RHC.transpose(0, 1).to(v_BKHC.dtype)
-        numbers = None if numbers_RH is None else numbers_RH.T
-        noise = dropout.noise if dropout.training and dropout.p else None
-        return _Blocked.apply(*moved, near, numbers, self.blocks, noise).permute(1, 2, 0, 3)
+        same = [None if x is None else x.to(v_BKHC.dtype) for x in tensors]
+        return _Blocked.apply(*same, numbers_RH, self, dropout)
+
+
+class Scratch:
+    """Room for tensors of the size of a block's scores, which the blocks of all layers use in turn."""
+
+    def __init__(self) -> None:
+        self.tensors: dict[str, Tensor] = {}
+
+    def room(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        """Return a tensor of a shape, of the type and device of another, where one of that name was."""
+        count, there = math.prod(shape), self.tensors.get(name)
+        if there is None or there.numel() < count or there.dtype != like.dtype:
+            self.tensors[name] = there = like.new_empty(count)
+        return there[:count].view(shape)
+
+    def product(self, name: str, a: Tensor, b: Tensor) -> Tensor:
+        """Return the products of matrices, written where one of that name was."""
+        return torch.bmm(a, b, out=self.room(name, (*a.shape[:2], b.shape[2]), a))
 
 
 class _Blocked(torch.autograd.Function):
-    """All tensors begin with heads and rows: queries `[H, B, L, C]`, keys and values `[H, B, K, C]`.
-
-    `far` are the queries `[H, B, L, C]` that meet `near`, the keys of the distances `[H, K + 1, C]`;
-    `numbers` are what else the distances add, `[H, K + 1]`.
-    """
+    """`far` are the queries that meet `near`, the keys of the distances; `numbers` what else these add."""
 
     @staticmethod
     def forward(
@@ -118,80 +130,144 @@ class _Blocked(torch.autograd.Function):
         far: Tensor | None,
         near: Tensor | None,
         numbers: Tensor | None,
-        blocks: list[Block],
-        noise: Callable[[Tensor], Tensor] | None,
+        attend: BlockedAttention,
+        dropout: Dropout,
     ) -> Tensor:
-        """Return what the queries take from the values, `[H, B, L, C]`."""
-        q, k, v, far, near = (None if x is None else x.contiguous() for x in (q, k, v, far, near))
-        out, kept = torch.empty_like(q), []
-        for block, here, there in _parts(q, blocks):
-            heads, rows, _ = here
-            width = block.keys.stop - block.keys.start
-            scores = q[here] @ k[there].transpose(-1, -2)
-            if far is not None:
-                queries = far[here]
-                products = queries.flatten(1, 2) @ near[heads, -width - 1 :].transpose(-1, -2)
-                scores += relative_shift(products.view(*queries.shape[:3], width + 1))
-            if numbers is not None:
-                of_all = numbers[heads, None, None, -width - 1 :]
-                # In the precision of the numbers: a slope times a distance has more digits than bfloat16.
-                scores = scores + relative_shift(of_all.expand(-1, -1, scores.shape[2], -1))
-            for columns, hidden in block.hidden:
-                scores[..., columns] += hidden[rows].to(scores)
-            probabilities = scores.softmax(dim=-1).to(v.dtype)
-            factors = None if noise is None else noise(probabilities)
-            kept += [probabilities, factors]
-            out[here] = (probabilities if factors is None else probabilities * factors) @ v[there]
-        ctx.blocks = blocks
-        ctx.no_numbers = None if numbers is None else torch.zeros_like(numbers)
-        ctx.save_for_backward(q, k, v, far, near, out, *kept)
+        """Return what the queries take from the values, `[B, L, H, C]`."""
+        keep = q.shape[:3].numel() * k.shape[1] * k.itemsize <= KEPT
+        out, saved = q.new_empty(q.shape), []
+        for part in _parts(q, attend.blocks):
+            probabilities = part.probabilities(attend.scratch, q, k, far, near, numbers, new=keep)
+            saved += [probabilities if keep else None, dropout.draw(probabilities)]
+            part.queries(out).copy_(dropout.keep(probabilities, saved[-1]) @ part.keys(v).contiguous())
+        ctx.attend, ctx.dropout = attend, dropout
+        ctx.save_for_backward(q, k, v, far, near, numbers, out, *saved)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of the tensors; `d_x` is that of `x`."""
-        q, k, v, far, near, out, *kept = ctx.saved_tensors
-        d_out = d_out.contiguous()
-        d_q, d_k, d_v = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
-        d_far, d_near = (None, None) if far is None else (torch.empty_like(far), torch.zeros_like(near))
-        d_numbers = None if ctx.no_numbers is None else ctx.no_numbers.clone()
+        q, k, v, far, near, numbers, out, *saved = ctx.saved_tensors
+        scratch, keep = ctx.attend.scratch, ctx.dropout.keep
+        d_q, d_far, d_numbers = (None if x is None else x.new_zeros(x.shape) for x in (q, far, numbers))
+        d_k, d_v, d_near = (None if x is None else _zeros_by_head(x) for x in (k, v, near))
         # The softmax takes from each gradient their mean over the keys, weighted with the probabilities.
         mean = (d_out * out).sum(dim=-1, keepdim=True)
-        pairs = zip(kept[::2], kept[1::2], strict=True)
-        for (_, here, there), (probabilities, factors) in zip(_parts(q, ctx.blocks), pairs, strict=True):
-            heads, width, length = here[0], probabilities.shape[-1], probabilities.shape[-2]
-            d_scores, used = d_out[here] @ v[there].transpose(-1, -2), probabilities
-            if factors is not None:
-                d_scores, used = d_scores * factors, probabilities * factors
-            d_v[there] += used.transpose(-1, -2) @ d_out[here]
-            d_scores -= mean[here]
+        pairs = zip(saved[::2], saved[1::2], strict=True)
+        for part, (probabilities, kept) in zip(_parts(q, ctx.attend.blocks), pairs, strict=True):
+            if probabilities is None:
+                probabilities = part.probabilities(scratch, q, k, far, near, numbers)
+            d_taken, keys, values = part.queries(d_out), part.keys(k).contiguous(), part.keys(v).contiguous()
+            part.keys(d_v).baddbmm_(keep(probabilities, kept).transpose(1, 2), d_taken)
+            d_scores = keep(scratch.product("scores", d_taken, values.transpose(1, 2)), kept)
+            d_scores -= part.queries(mean)
             d_scores *= probabilities
-            d_q[here] = d_scores @ k[there]
-            d_k[there] += d_scores.transpose(-1, -2) @ q[here]
-            if far is not None or d_numbers is not None:
-                # Written through the shift. What its view leaves out, the first places, has no gradient.
-                flat = d_scores.new_empty(*d_scores.shape[:2], length * (width + 1))
-                flat[..., :length] = 0
-                by_distance = flat.unflatten(-1, (length, width + 1))
-                relative_shift(by_distance).copy_(d_scores)
+            part.queries(d_q).copy_(d_scores @ keys)
+            part.keys(d_k).baddbmm_(d_scores.transpose(1, 2), part.queries(q))
+            if far is None and numbers is None:
+                continue
+            # Written through the shift. What its view leaves out, the first places, has no gradient.
+            by_distance = scratch.room("by distance", d_scores.shape, d_scores)
+            by_distance[:, 0, : d_scores.shape[1] - 1] = 0
+            for by_key, shifted in zip(_by_key(d_scores), _by_key_of_distances(by_distance), strict=True):
+                shifted.copy_(by_key)
             if far is not None:
-                of_rows, queries = by_distance.flatten(1, 2), far[here]
-                d_far[here] = (of_rows @ near[heads, -width - 1 :]).view_as(queries)
-                d_near[heads, -width - 1 :] += of_rows.transpose(-1, -2) @ queries.flatten(1, 2)
-            if d_numbers is not None:
-                d_numbers[heads, -width - 1 :] += by_distance.sum(dim=(1, 2))
+                part.queries(d_far).copy_(by_distance @ part.distances(near))
+                part.distances(d_near).baddbmm_(by_distance.transpose(1, 2), part.queries(far))
+            if numbers is not None:
+                part.distances(d_numbers).add_(by_distance.sum(dim=1))
         return d_q, d_k, d_v, d_far, d_near, d_numbers, None, None
 
 
-def _parts(q: Tensor, blocks: list[Block]) -> Iterator[tuple[Block, Index, Index]]:
-    """Yield which heads and rows of a block are computed together: the index of its queries, and its keys."""
-    heads, rows = q.shape[:2]
+def _zeros_by_head(x: Tensor) -> Tensor:
+    """Return zeros of the shape of `x`, `[…, H, C]`, each head's together, which is quicker to add to."""
+    by_head = x.transpose(-3, -2)
+    return by_head.new_zeros(by_head.shape).transpose(-3, -2)
+
+
+class Part(NamedTuple):
+    """What is computed together: some heads, of one row, of a block. All tensors then begin with the heads.
+
+    Attributes:
+        row: which.
+        heads: which.
+        block: of the segment.
+    """
+
+    row: int
+    heads: slice
+    block: Block
+
+    def queries(self, x_BLHC: Tensor) -> Tensor:
+        """Return what belongs to the queries, `[heads, queries, C]`."""
+        return x_BLHC[self.row, self.block.queries, self.heads].transpose(0, 1)
+
+    def keys(self, x_BKHC: Tensor) -> Tensor:
+        """Return what belongs to the keys, `[heads, W, C]`."""
+        return x_BKHC[self.row, self.block.keys, self.heads].transpose(0, 1)
+
+    def distances(self, x_RH: Tensor) -> Tensor:
+        """Return what belongs to the distances W - 1, W - 2, …, 0, `[heads, W]` or `[heads, W, C]`."""
+        width = self.block.keys.stop - self.block.keys.start
+        return x_RH[-width:, self.heads].transpose(0, 1)
+
+    def probabilities(
+        self,
+        scratch: Scratch,
+        q: Tensor,
+        k: Tensor,
+        far: Tensor | None,
+        near: Tensor | None,
+        numbers: Tensor | None,
+        new: bool = False,
+    ) -> Tensor:
+        """Return the probabilities of the keys, `[heads, queries, W]`, as a new tensor or in the scratch."""
+        # The vectors of a head lie far apart: products are quicker with a copy of them.
+        scores = scratch.product("scores", self.queries(q), self.keys(k).contiguous().transpose(1, 2))
+        if far is not None:
+            of_near = self.distances(near).transpose(1, 2)
+            _add_shifted(scores, scratch.product("by distance", self.queries(far), of_near))
+        if numbers is not None:
+            of_all = self.distances(numbers)[:, None].expand(-1, scores.shape[1], -1)
+            # In the precision of the numbers: a slope times a distance has more digits than bfloat16.
+            scores = scores.to(torch.promote_types(scores.dtype, of_all.dtype))
+            _add_shifted(scores, of_all)
+        for columns, hidden in self.block.hidden:
+            scores[..., columns] += hidden[self.row].to(scores)
+        if new or scores.dtype != k.dtype:
+            return scores.softmax(dim=-1).to(k.dtype)
+        return torch.softmax(scores, -1, out=scratch.room("probabilities", scores.shape, scores))
+
+
+def _by_key(scores: Tensor) -> tuple[Tensor, Tensor]:
+    """Return scores by key `[heads, L, W]` in two views: without the last key, and of the last query for it.
+
+    No other query sees that key.
+    """
+    return scores[..., :-1], scores[:, -1, -1]
+
+
+def _by_key_of_distances(by_distance: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the same two views of scores by distance `[heads, L, W]`, of the distances W - 1, …, 0.
+
+    It is `relative_shift` for as many distances as keys, so that all products have an even number of columns.
+    """
+    heads, length, width = by_distance.shape
+    flat = by_distance.flatten(1)
+    return flat[:, length - 1 : -1].view(heads, length, width - 1), flat[:, -1]
+
+
+def _add_shifted(scores: Tensor, by_distance: Tensor) -> None:
+    for by_key, shifted in zip(_by_key(scores), _by_key_of_distances(by_distance), strict=True):
+        by_key += shifted
+
+
+def _parts(q_BLHC: Tensor, blocks: list[Block]) -> Iterator[Part]:
+    rows, _, heads, _ = q_BLHC.shape
     for block in blocks:
-        one = (block.queries.stop - block.queries.start) * (block.keys.stop - block.keys.start) * q.itemsize
-        many = heads * rows if q.is_meta else max(1, BYTES // one)
-        of_heads, of_rows = (many // rows, rows) if many >= rows else (1, many)
-        for head in range(0, heads, of_heads):
-            for row in range(0, rows, of_rows):
-                part = slice(head, head + of_heads), slice(row, row + of_rows)
-                yield block, (*part, block.queries), (*part, block.keys)
+        one = (block.queries.stop - block.queries.start) * (block.keys.stop - block.keys.start)
+        many = max(1, BYTES // (one * q_BLHC.itemsize))
+        for row in range(rows):
+            for head in range(0, heads, many):
+                yield Part(row, slice(head, head + many), block)

@@ -34,13 +34,16 @@ class FeedForward(nn.Sequential):
             nn.ReLU(),
             Dropout(dropout),
             nn.Linear(d_inner, d_model),
-            Dropout(dropout),
+            Dropout(dropout, inplace=True),
         )
 
     def forward(self, x: Tensor) -> Tensor:
         """Return what it makes of states `[…, D]`."""
         inner, _, dropout, outer, last = self  # the ReLU is in `relu_dropped`; its place names the parameters
-        return last(outer(relu_dropped(inner(x), dropout)))
+        # As a matrix, because `nn.Linear` returns a view of one otherwise, and what is written over a view
+        # is copied on the way back.
+        states = x.flatten(end_dim=-2)
+        return last(outer(relu_dropped(inner(states), dropout))).view_as(x)
 
 
 class Layer(nn.Module):
@@ -61,7 +64,7 @@ class Layer(nn.Module):
         self.attention_norm = nn.LayerNorm(d_model)
         self.feed_forward = FeedForward(d_model, d_inner, dropout)
         self.feed_forward_norm = nn.LayerNorm(d_model)
-        self.dropout = Dropout(dropout)
+        self.dropout = Dropout(dropout, inplace=True)  # of what attention gave, which nothing else needs
         self.pre_norm = pre_norm
 
     def forward(
