@@ -65,6 +65,7 @@ QUICK = [
 MEMORY = Case("12 layers", 512, 512, 8, {})
 QUICK_MEMORY = Case("quick", 6, 5, 2, {})
 MEMORY_TARGET = 0.6  # of the peer's peak
+MEMORY_STEPS = 4
 
 Step = Callable[[torch.Tensor], float]
 
@@ -251,7 +252,7 @@ def chosen_attention(case: Case, precision: str, asked: argparse.Namespace) -> s
 
 
 def peak_of_one(case: Case, side: str, asked: argparse.Namespace) -> int:
-    """Return the peak of this process after two training steps, in bytes."""
+    """Return the peak of this process after a few training steps, in bytes: the first is not the largest."""
     device = torch.device(asked.device)
     theirs, model = both(case.shape, case.memory, None, same_length=False, dropout=DROPOUT)
     if side == "peer":
@@ -261,7 +262,7 @@ def peak_of_one(case: Case, side: str, asked: argparse.Namespace) -> int:
         keep_memory()
         del theirs
         step = ours(case, model.train().to(device), side, asked)
-    for tokens in text(case, 2, device):
+    for tokens in text(case, MEMORY_STEPS, device):
         step(tokens)
     return peak_memory(device)
 
