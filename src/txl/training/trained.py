@@ -18,7 +18,7 @@ from txl.data.preparation import SPLITS
 from txl.interop.checkpoints import load_foreign
 from txl.model import TransformerXL
 from txl.training.components import ConfigError, component
-from txl.training.hardware import resolve_precision
+from txl.training.hardware import keep_memory, resolve_precision
 
 OURS = "txl.data."
 PRECISIONS = ("auto", "32-true", "64-true", "bf16-mixed", "16-mixed")
@@ -182,6 +182,8 @@ def computing(
 ) -> Iterator[tuple[torch.device, str]]:
     """Inside, a model is on a device and computes in a precision, without gradients; give what these are.
 
+    From then on the process keeps memory that was freed, as a training does.
+
     Args:
         model: it is moved, and for a mixed precision its matrices are rounded once, for good.
         device: "auto" for a GPU where there is one, or a name that torch knows.
@@ -200,6 +202,7 @@ def computing(
         raise ConfigError(
             f"device={device} cannot be used here ({str(error).splitlines()[0]}); say auto or cpu"
         ) from error
+    keep_memory()
     precision, _ = resolve_precision(precision, "cpu" if place.type == "cpu" else "auto")
     model.to(place, torch.float64 if precision == "64-true" else torch.float32)
     mixed = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}.get(precision)
