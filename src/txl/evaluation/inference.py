@@ -17,7 +17,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from txl.model import Memory, TransformerXL
 from txl.model.attention import hidden_keys
-from txl.model.positions.base import ByDistance
+from txl.model.positions.base import ByDistance, relative_shift
 
 BYTES = 2**23  # of the scores computed together, where one row has not more
 SPARE = 4  # a buffer has room for a quarter of the memory before what is kept moves to its front
@@ -126,26 +126,31 @@ class Reader:
     def _mixed(self, q_BHLC: Tensor, k_BHKC: Tensor, v_BHKC: Tensor, added: ByDistance) -> Tensor:
         """Return what queries take from values, `[B, H, L, C]`, where they meet a vector for each distance.
 
-        A segment looks at many more keys than there are distances that a clamp tells apart: scores by
-        distance are computed and shifted for the near keys alone, and the others get that of the farthest.
-        Some rows at a time, whose scores stay in cache.
+        A segment looks at many more keys than there are distances that a clamp tells apart. A softmax sees
+        differences alone: from all scores of a query that of the farthest distance is taken, so that only
+        the keys nearer than that have anything added. Some rows at a time, whose scores stay in cache.
         """
         rows, heads, length, _ = q_BHLC.shape
-        key_length = k_BHKC.shape[2]
-        near = min(key_length, len(added.keys) - 1 + length)
-        at_once, mixed = max(1, BYTES // (heads * length * key_length * q_BHLC.itemsize)), []
+        key_length, distances = k_BHKC.shape[2], len(added.keys)
+        near = min(key_length, distances - 1 + length)
+        farther = near + 1 - distances
+        if farther:
+            added = ByDistance(*(x if x is added.queries or x is None else x - x[:1] for x in added))
+        at_once = min(rows, max(1, BYTES // (heads * length * key_length * q_BHLC.itemsize)))
+        # Scores by distance, with zeros before them for what is farther and yet among the near keys.
+        by_distance = q_BHLC.new_zeros(at_once, heads, length, near + 1)
+        mixed_BHLC = torch.empty_like(q_BHLC)
         for begin in range(0, rows, at_once):
             part = slice(begin, begin + at_once)
             scores_BHLK = q_BHLC[part] @ k_BHKC[part].transpose(-1, -2)
-            bias = added._replace(queries=added.queries[part]).scores(length, near)
-            scores_BHLK[..., key_length - near :] += bias
-            if near < key_length:
-                scores_BHLK[..., : key_length - near] += bias[..., :1]
+            of_part = added._replace(queries=added.queries[part])
+            by_distance[: len(scores_BHLK), ..., farther:] = of_part.by_distance(length)
+            scores_BHLK[..., key_length - near :] += relative_shift(by_distance[: len(scores_BHLK)])
             for columns in self._hidden_columns:
                 hidden = self._hidden[part] if len(self._hidden) > 1 else self._hidden
                 scores_BHLK[..., columns].masked_fill_(hidden[..., columns], float("-inf"))
-            mixed.append(scores_BHLK.softmax(dim=-1) @ v_BHKC[part])
-        return torch.cat(mixed) if len(mixed) > 1 else mixed[0]
+            mixed_BHLC[part] = torch.softmax(scores_BHLK, -1, out=scores_BHLK) @ v_BHKC[part]
+        return mixed_BHLC
 
     def _bias(self, index: int, added: ByDistance, length: int) -> Tensor | None:
         """Return what is added to the scores of the keys that are looked at: minus infinity for hidden ones.
@@ -193,7 +198,13 @@ class Reader:
             for index, buffer in enumerate(buffers):
                 moved = buffer[:, :, recent].clone()  # the two places may overlap
                 if buffer.shape[2] < places:
-                    buffer = buffers[index] = buffer.new_empty(*buffer.shape[:2], places, buffer.shape[3])
+                    rows, heads, _, width = buffer.shape
+                    if buffers is self.keys and self.model.position.scores_distances:
+                        # Products of queries and keys are quicker where a number of all keys lies together.
+                        buffer = buffer.new_empty(rows, heads, width, places).transpose(2, 3)
+                    else:
+                        buffer = buffer.new_empty(rows, heads, places, width)
+                    buffers[index] = buffer
                 buffer[:, :, : self.kept] = moved
         self.end = self.kept
 

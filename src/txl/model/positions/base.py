@@ -29,13 +29,18 @@ class ByDistance(NamedTuple):
         R may be smaller than K + 1: farther distances then count as R - 1. What the result holds for keys
         after the query (`j > M + i`) does not matter: attention hides them.
         """
+        by_distance = self.by_distance(length)
+        return None if by_distance is None else scores_by_key(by_distance, key_length)
+
+    def by_distance(self, length: int) -> Tensor | None:
+        """Return the same by distance, `[B or 1, H, L, R]`, of the distances R - 1, R - 2, …, 0."""
         total = None
         if self.numbers is not None:
             total = self.numbers.T[:, None].expand(-1, length, -1)
         if self.keys is not None:
             products = self.queries.transpose(1, 2) @ self.keys.permute(1, 2, 0)
             total = products if total is None else products + total
-        return None if total is None else scores_by_key(total, key_length)
+        return total
 
 
 class PositionEncoding(nn.Module):
