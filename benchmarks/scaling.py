@@ -2,11 +2,11 @@
 
 One setting at a time is varied around 6 layers, d_model 256, segment and memory 128, 8 rows: the memory, the
 segment, the layers, the rows. Each point is a process of its own, so that its peak memory is its own. Beside
-the tokens a second stands what the operations of the model predict from the first point alone.
+the tokens a second stands what the operations of the model predict from the point that all curves share.
 
 Then the same step is taken by one and by two processes that average their gradients (DistributedDataParallel
-over gloo, a thread each). From the step measured here, or --step-seconds measured elsewhere, and the bytes
-that each step must exchange, the speed on 8 to 512 devices is projected, under two assumptions: a ring
+over gloo, a thread each), in turns. From the step measured here, or --step-seconds measured elsewhere, and
+the bytes that each step must exchange, the speed on 8 to 512 devices is projected, under two assumptions: a ring
 all-reduce of float32 gradients at --bandwidth, and either none or all of it hidden behind the backward pass.
 
 --quick takes tiny models, to see that it works.
@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peer import full_memory, report
+from peer import full_memory, report, spread
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -46,6 +46,7 @@ VARIED = {
 QUICK_BASE = {"n_layer": 2, "d_model": 32, "segment": 8, "memory": 8, "rows": 2}
 QUICK = {"memory": [0, 8], "rows": [1, 2]}
 VOCABULARY, D_HEAD, STEPS, WARM = 204, 64, 5, 2
+TURNS = 3  # of one and of two processes
 DEVICES = [8, 16, 32, 64, 128, 256, 512]
 
 
@@ -131,31 +132,31 @@ def apart(point: dict[str, int], asked: argparse.Namespace, processes: int = 1) 
     return json.loads(said[0])
 
 
-def curves(asked: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
-    """Return the points of each setting that is varied."""
-    base, varied = (QUICK_BASE, QUICK) if asked.quick else (BASE, VARIED)
-    found: dict[str, list[dict[str, Any]]] = {}
+def curves(base: dict[str, Any], asked: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
+    """Return the points of each setting that is varied, from what was measured at the usual ones."""
+    usual, varied = (QUICK_BASE, QUICK) if asked.quick else (BASE, VARIED)
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in varied}
     for name, values in varied.items():
         for value in values:
-            point = apart(base | {name: value}, asked)
-            first = found.setdefault(name, [point])[0]
-            ratio = first["operations_per_token"] / point["operations_per_token"]
-            point["predicted_tokens_per_second"] = first["tokens_per_second"] * ratio
-            if point is not first:
-                found[name].append(point)
+            point = dict(base) if value == usual[name] else apart(usual | {name: value}, asked)
+            ratio = base["operations_per_token"] / point["operations_per_token"]
+            point["predicted_tokens_per_second"] = base["tokens_per_second"] * ratio
+            found[name].append(point)
             speed, peak = point["tokens_per_second"], point["peak_memory_bytes"] / 2**30
             print(f"{name} {value}: {speed:,.0f} tokens/s, {peak:.2f} GiB", file=sys.stderr)
     return found
 
 
 def of_processes(asked: argparse.Namespace) -> dict[str, Any]:
-    """Return the speed of one and of two processes, a thread each and as many rows each."""
-    base = QUICK_BASE if asked.quick else BASE
-    one = argparse.Namespace(**vars(asked) | {"threads": 1})
-    alone, both = apart(base, one), apart(base, argparse.Namespace(**vars(asked) | {"threads": 2}), 2)
+    """Return the speed of one and of two processes, a thread each and as many rows each; medians of turns."""
+    usual = QUICK_BASE if asked.quick else BASE
+    one, two = (argparse.Namespace(**vars(asked) | {"threads": threads}) for threads in (1, 2))
+    turns = [(apart(usual, one), apart(usual, two, processes=2)) for _ in range(TURNS)]
+    alone, both = ([point["tokens_per_second"] for point in points] for points in zip(*turns, strict=True))
+    ratios = [mine / other for mine, other in zip(both, alone, strict=True)]
     return {
-        "tokens_per_second": {"1": alone["tokens_per_second"], "2": 2 * both["tokens_per_second"]},
-        "efficiency": both["tokens_per_second"] / alone["tokens_per_second"],
+        "tokens_per_second": {"1": spread(alone), "2": spread([2 * speed for speed in both])},
+        "efficiency": spread(ratios),
     }
 
 
@@ -192,7 +193,7 @@ def draw(found: dict[str, list[dict[str, Any]]], path: Path) -> None:
         above, below = grid[:, column]
         above.plot(values, [point["tokens_per_second"] for point in points], "o-", label="measured")
         predicted = [point["predicted_tokens_per_second"] for point in points]
-        above.plot(values, predicted, "--", color="grey", label="by operations, from the first")
+        above.plot(values, predicted, "--", color="grey", label="by operations")
         below.plot(values, [point["peak_memory_bytes"] / 2**30 for point in points], "o-", color="#c44e52")
         below.set_xlabel(names[name])
         for axes in (above, below):
@@ -220,8 +221,8 @@ def main() -> int:
     if asked.point:
         print(json.dumps(measure(json.loads(asked.point), asked.precision, asked.threads)))
         return 0
-    found = curves(asked)
     base = apart(QUICK_BASE if asked.quick else BASE, asked)
+    found = curves(base, asked)
     projection = projected(
         asked.step_seconds or base["seconds_of_a_step"],
         asked.step_tokens or base["rows"] * base["segment"],
