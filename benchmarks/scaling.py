@@ -6,8 +6,9 @@ the tokens a second stands what the operations of the model predict from the poi
 
 Then the same step is taken by one and by two processes that average their gradients (DistributedDataParallel
 over gloo, a thread each), in turns. From the step measured here, or --step-seconds measured elsewhere, and
-the bytes that each step must exchange, the speed on 8 to 512 devices is projected, under two assumptions: a ring
-all-reduce of float32 gradients at --bandwidth, and either none or all of it hidden behind the backward pass.
+the bytes that each step must exchange, the speed on 8 to 512 devices is projected, under two assumptions: a
+ring all-reduce of float32 gradients at --bandwidth, and either none or all of it hidden behind the backward
+pass.
 
 --quick takes tiny models, to see that it works.
 """
