@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from conftest import SMALL, small_model
 from model.test_transformer import ABSOLUTE, RELATIVE
 from txl.model import Memory, blocked
-from txl.model.attention import hidden_keys
+from txl.model.attention import PlainAttention, hidden_keys
 from txl.model.dropout import Dropout
 
 CPU = torch.device("cpu")
@@ -73,6 +73,25 @@ def test_bfloat16_agrees_within_its_rounding(position, monkeypatch):
             (other[name] - value).norm() / value.norm().clamp(min=1e-6) for other in (found, plain)
         )
         assert error < 2 * usual + 0.01, f"{name}: {error:.4f}, the plain one {usual:.4f}"
+
+
+def test_many_rows_do_not_round_what_they_all_add_to():
+    """The keys of the distances serve all rows, and their gradient is the sum over them."""
+    generator = torch.Generator().manual_seed(0)
+    sizes = [(128, 16, 2, 16), (128, 32, 2, 16), (128, 32, 2, 16), (128, 16, 2, 16), (33, 2, 16)]
+    inputs = [torch.randn(size, generator=generator) * 0.5 for size in sizes]
+    direction = torch.randn(sizes[0], generator=generator)
+    hidden, off = hidden_keys(16, torch.full((128,), 16), 16, None), Dropout(0.0)
+
+    def gradient(way, dtype):
+        q, k, v, far, near = (x.bfloat16().to(dtype).requires_grad_() for x in inputs)
+        out = way(hidden, q)(q, k, v, blocked.ByDistance(far, near), off)
+        (out * direction.to(dtype)).sum().backward()
+        return near.grad.double()
+
+    exact = gradient(PlainAttention, torch.float64)
+    plain, found = (gradient(way, torch.bfloat16) for way in (PlainAttention, blocked.BlockedAttention))
+    assert (found - exact).norm() < 1.3 * (plain - exact).norm()
 
 
 @pytest.mark.parametrize("kept", [0, 10**6])

@@ -151,7 +151,10 @@ class _Blocked(torch.autograd.Function):
         q, k, v, far, near, numbers, out, *saved = ctx.saved_tensors
         scratch, keep = ctx.attend.scratch, ctx.dropout.keep
         d_q, d_far, d_numbers = (None if x is None else x.new_zeros(x.shape) for x in (q, far, numbers))
-        d_k, d_v, d_near = (None if x is None else _zeros_by_head(x) for x in (k, v, near))
+        d_k, d_v = _zeros_by_head(k), _zeros_by_head(v)
+        # All rows and blocks add to this one: in bfloat16 it would be rounded each time.
+        precise = torch.promote_types(q.dtype, torch.float32)
+        d_near = None if near is None else _zeros_by_head(near).to(precise)
         # The softmax takes from each gradient their mean over the keys, weighted with the probabilities.
         mean = (d_out * out).sum(dim=-1, keepdim=True)
         pairs = zip(saved[::2], saved[1::2], strict=True)
@@ -174,9 +177,11 @@ class _Blocked(torch.autograd.Function):
                 shifted.copy_(by_key)
             if far is not None:
                 part.queries(d_far).copy_(by_distance @ part.distances(near))
-                part.distances(d_near).baddbmm_(by_distance.transpose(1, 2), part.queries(far))
+                part.distances(d_near).add_(by_distance.transpose(1, 2) @ part.queries(far))
             if numbers is not None:
                 part.distances(d_numbers).add_(by_distance.sum(dim=1))
+        if near is not None:
+            d_near = d_near.to(near.dtype)
         return d_q, d_k, d_v, d_far, d_near, d_numbers, None, None
 
 
