@@ -36,6 +36,27 @@ def memory_of(model, lengths, slots, dtype=torch.float64):
     return Memory(states, torch.tensor(lengths))
 
 
+def assert_same(found, plain):
+    """What `results` gave for one way is what it gave for the plain one."""
+    assert found.keys() == plain.keys()
+    for name, value in plain.items():
+        torch.testing.assert_close(found[name], value, rtol=0, atol=1e-10, msg=name)
+
+
+def assert_within_rounding(way, position):
+    """In bfloat16 a way is about as far from float32 as the plain one is."""
+    model = small_model(dtype=torch.float32, position=position)
+    tokens, memory = torch.randint(V, (2, 12)), memory_of(model, [6, 2], 6, torch.float32)
+    exact = results(model, "plain", tokens, memory)
+    plain = results(model, "plain", tokens, memory, autocast=True)
+    found = results(model, way, tokens, memory, autocast=True)
+    for name, value in exact.items():
+        error, usual = (
+            (other[name] - value).norm() / value.norm().clamp(min=1e-6) for other in (found, plain)
+        )
+        assert error < 2 * usual + 0.01, f"{name}: {error:.4f}, the plain one {usual:.4f}"
+
+
 @pytest.mark.parametrize("position", ENCODINGS)
 @settings(max_examples=20, deadline=None)
 @given(
@@ -55,24 +76,13 @@ def test_all_is_as_in_plain_attention(position, length, lengths, attention_lengt
         patch.setattr(blocked, "BYTES", size)
         patch.setattr(blocked, "KEPT", kept)
         found = results(model, "blocked", tokens, memory, attention_length)
-    assert found.keys() == plain.keys()
-    for name, value in plain.items():
-        torch.testing.assert_close(found[name], value, rtol=0, atol=1e-10, msg=name)
+    assert_same(found, plain)
 
 
 @pytest.mark.parametrize("position", ENCODINGS)
 def test_bfloat16_agrees_within_its_rounding(position, monkeypatch):
     monkeypatch.setattr(blocked, "QUERIES", 5)
-    model = small_model(dtype=torch.float32, position=position)
-    tokens, memory = torch.randint(V, (2, 12)), memory_of(model, [6, 2], 6, torch.float32)
-    exact = results(model, "plain", tokens, memory)
-    plain = results(model, "plain", tokens, memory, autocast=True)
-    found = results(model, "blocked", tokens, memory, autocast=True)
-    for name, value in exact.items():
-        error, usual = (
-            (other[name] - value).norm() / value.norm().clamp(min=1e-6) for other in (found, plain)
-        )
-        assert error < 2 * usual + 0.01, f"{name}: {error:.4f}, the plain one {usual:.4f}"
+    assert_within_rounding("blocked", position)
 
 
 def test_many_rows_do_not_round_what_they_all_add_to():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch.nn.attention import flex_attention as of_torch
 
 from conftest import TINY, small_model
-from model.test_blocked import ENCODINGS, D, V, memory_of, results
+from model.test_blocked import ENCODINGS, D, V, assert_same, assert_within_rounding, memory_of, results
 from txl.model import flex
 from txl.model.attention import PlainAttention, hidden_keys
 from txl.model.dropout import Dropout
@@ -35,9 +35,7 @@ def on_gpu(monkeypatch):
 def assert_as_plain(model, tokens, memory, attention_length=None):
     plain = results(model, "plain", tokens, memory, attention_length)
     found = results(model, "flex", tokens, memory, attention_length)
-    assert found.keys() == plain.keys()
-    for name, value in plain.items():
-        torch.testing.assert_close(found[name], value, rtol=0, atol=1e-10, msg=name)
+    assert_same(found, plain)
 
 
 @pytest.mark.parametrize("position", ENCODINGS)
@@ -111,16 +109,7 @@ def test_blocks_of_keys_that_nobody_sees_are_left_out(on_gpu):
 
 @pytest.mark.parametrize("position", ENCODINGS)
 def test_bfloat16_agrees_within_its_rounding(position):
-    model = small_model(dtype=torch.float32, position=position)
-    tokens, memory = torch.randint(V, (2, 12)), memory_of(model, [6, 2], 6, torch.float32)
-    exact = results(model, "plain", tokens, memory)
-    plain = results(model, "plain", tokens, memory, autocast=True)
-    found = results(model, "flex", tokens, memory, autocast=True)
-    for name, value in exact.items():
-        error, usual = (
-            (other[name] - value).norm() / value.norm().clamp(min=1e-6) for other in (found, plain)
-        )
-        assert error < 2 * usual + 0.01, f"{name}: {error:.4f}, the plain one {usual:.4f}"
+    assert_within_rounding("flex", position)
 
 
 @pytest.mark.parametrize("position", ENCODINGS)

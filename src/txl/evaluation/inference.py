@@ -135,7 +135,8 @@ class Reader:
         near = min(key_length, distances - 1 + length)
         farther = near + 1 - distances
         if farther:
-            added = ByDistance(*(x if x is added.queries or x is None else x - x[:1] for x in added))
+            keys, numbers = (None if x is None else x - x[:1] for x in (added.keys, added.numbers))
+            added = ByDistance(added.queries, keys, numbers)
         at_once = min(rows, max(1, BYTES // (heads * length * key_length * q_BHLC.itemsize)))
         # Scores by distance, with zeros before them for what is farther and yet among the near keys.
         by_distance = q_BHLC.new_zeros(at_once, heads, length, near + 1)
