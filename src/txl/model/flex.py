@@ -93,8 +93,8 @@ def adding(by_distance: ByDistance, length: int, key_length: int) -> ScoreMod:
         length: L.
         key_length: K.
     """
-    queries_BLHC, keys_RHC, numbers_RH = by_distance
-    products_BHLR = None if keys_RHC is None else queries_BLHC.transpose(1, 2) @ keys_RHC.permute(1, 2, 0)
+    _, keys_RHC, numbers_RH = by_distance
+    products_BHLR = by_distance.products()
     table = keys_RHC if numbers_RH is None else numbers_RH
     last = 0 if table is None else len(table) - 1  # where the distance 0 stands
     first = last - (key_length - length)

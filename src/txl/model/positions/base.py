@@ -34,13 +34,15 @@ class ByDistance(NamedTuple):
 
     def by_distance(self, length: int) -> Tensor | None:
         """Return the same by distance, `[B or 1, H, L, R]`, of the distances R - 1, R - 2, …, 0."""
-        total = None
-        if self.numbers is not None:
-            total = self.numbers.T[:, None].expand(-1, length, -1)
-        if self.keys is not None:
-            products = self.queries.transpose(1, 2) @ self.keys.permute(1, 2, 0)
-            total = products if total is None else products + total
-        return total
+        products = self.products()
+        if self.numbers is None:
+            return products
+        numbers = self.numbers.T[:, None].expand(-1, length, -1)
+        return numbers if products is None else products + numbers
+
+    def products(self) -> Tensor | None:
+        """Return the queries times the keys of the distances, `[B, H, L, R]`; `None` without keys."""
+        return None if self.keys is None else self.queries.transpose(1, 2) @ self.keys.permute(1, 2, 0)
 
 
 class PositionEncoding(nn.Module):
