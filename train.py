@@ -9,9 +9,9 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from txl.training import assemble
-from txl.training.command import command
-from txl.training.finish import finish
+from txl.program import command
+from txl.runs import assemble
+from txl.runs.finish import finish
 
 
 @command(config_path=Path(__file__).parent / "conf", config_name="train")

@@ -23,7 +23,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from txl.training.ablations import last_of_each, read
+from txl.sweeps.definition import last_of_each, read
 
 ROOT = Path(__file__).resolve().parents[1]
 NAME = "table10"
@@ -41,7 +41,9 @@ SHORT = [
 ]
 START = """
 import torch
-from txl.training import assemble, finish, hardware
+from txl.runs import assemble
+from txl.runs import finish
+from txl.training import hardware
 print(hardware.peak_memory(torch.device("cpu")))
 """
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from PIL import Image
 
 from txl.report.evaluations import files_of
-from txl.report.tables import write_tables
+from txl.report.render.tables import write_tables
 
 RESULTS = Path(__file__).parent / "results"
 KEPT = ("table.md", "table.csv")

@@ -15,7 +15,7 @@ import torch
 from peer import VOCABULARY, both, full_memory, report, spread
 from torch import Tensor
 
-from txl.evaluation.inference import Reader
+from txl.evaluation.inference import CachedInference
 
 # shape, segment, memory, clamp and batch; the speed there is to reach
 CASES = [
@@ -33,7 +33,7 @@ def measure(
 ) -> dict[str, object]:
     """Return the tokens a second of both, in turns, and the largest difference of their scores."""
     theirs, ours = both(shape, memory, clamp, same_length=True)
-    reader, mems = Reader(ours, full_memory(ours, rows, memory), memory), None
+    reader, mems = CachedInference(ours, full_memory(ours, rows, memory), memory), None
     generator = torch.Generator().manual_seed(1)
     ours_segments, theirs_segments = 8, 2  # so many here that keys are moved in each turn
     text = torch.randint(VOCABULARY, (rows, (1 + rounds) * ours_segments * segment + 1), generator=generator)

@@ -34,7 +34,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from txl.model import Memory, RelativePosition, TransformerXL
 from txl.model.cost import parameter_counts, training_flops_per_token
-from txl.training.hardware import keep_memory, peak_memory, resolve_attention
+from txl.training.hardware import peak_memory, resolve_attention, retain_freed_pages
 from txl.training.optimizers import adam
 
 BASE = {"n_layer": 6, "d_model": 256, "segment": 128, "memory": 128, "rows": 8}
@@ -75,7 +75,7 @@ def network(point: dict[str, int]) -> TransformerXL:
 def measure(point: dict[str, int], precision: str, threads: int) -> dict[str, Any]:
     """Return the seconds of a step, the peak memory of this process, and what the model must compute."""
     torch.set_num_threads(threads)
-    keep_memory()
+    retain_freed_pages()
     torch.manual_seed(0)
     model = network(point)
     model.attention = resolve_attention("auto", "cpu", False, precision, point["segment"])

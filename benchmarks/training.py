@@ -3,8 +3,9 @@
 A step is forward and backward pass, clipping of the gradient's norm and Adam, dropout as published, a full
 memory carried on. Each side is a process of its own, and they take turns: ours in float32 and bfloat16, the
 peer's in float32 (its bfloat16 autocast raises on a CPU), and the peer's once more with what a run of ours
-asks of the C library (`keep_memory`), which makes any model faster. Both must give the same loss. What of the
-machine is used is the operations of the model beside the largest matrix products, measured in the same run.
+asks of the C library (`retain_freed_pages`), which makes any model faster. Both must give the same loss.
+What of the machine is used is the operations of the model beside the largest matrix products, measured in the
+same run.
 
 --memory measures the peak of a step instead. --device cuda measures on a GPU, in bfloat16, ours compiled.
 --quick runs tiny shapes, to see that it works. --figure draws the ratios.
@@ -29,7 +30,7 @@ from peer import SHAPES, VOCABULARY, both, full_memory, report, spread
 
 from txl.model import TransformerXL
 from txl.model.cost import training_flops_per_token
-from txl.training.hardware import keep_memory, matmul_peak, peak_memory, resolve_attention
+from txl.training.hardware import matmul_peak, peak_memory, resolve_attention, retain_freed_pages
 from txl.training.optimizers import adam
 
 DROPOUT, CLIP = 0.1, 0.25  # of the published base models
@@ -160,7 +161,7 @@ def serve(case: Case, name: str, asked: argparse.Namespace) -> None:
     """Be a side: after two steps that do not count, take a turn for each line that comes."""
     device, is_peer = torch.device(asked.device), name.startswith("peer")
     if name != "peer":
-        keep_memory()
+        retain_freed_pages()
     logging.getLogger("transformers").setLevel(logging.ERROR)  # it tells of every shared tensor
     theirs, model = both(case.shape, case.memory, None, same_length=False, dropout=DROPOUT)
     tokens = text(case, 2 + asked.steps, device)
@@ -259,7 +260,7 @@ def peak_of_one(case: Case, side: str, asked: argparse.Namespace) -> int:
         del model
         step = peers(theirs.train().to(device))
     else:
-        keep_memory()
+        retain_freed_pages()
         del theirs
         step = ours(case, model.train().to(device), side, asked)
     for tokens in text(case, MEMORY_STEPS, device):

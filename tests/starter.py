@@ -20,8 +20,8 @@ from pathlib import Path
 
 import matplotlib.backends.backend_agg  # noqa: F401  so that no fork imports it
 
-import txl.training.assemble
-import txl.training.finish  # noqa: F401  the same
+import txl.runs.assemble
+import txl.runs.finish  # noqa: F401  the same
 
 TRAIN = str(Path(__file__).parents[1] / "train.py")
 

@@ -1,4 +1,4 @@
-"""Hydra finds its plugins here. What the sweeper does stands in `txl.training.sweep`."""
+"""Hydra finds its plugins here. What the sweeper does stands in `txl.sweeps.sweep`."""
 
 from __future__ import annotations
 
@@ -22,6 +22,6 @@ class TxlSweeper(Sweeper):
         Args:
             arguments: the overrides of the command line, without those of Hydra.
         """
-        from txl.training.sweep import sweep  # here, because Hydra imports every plugin at every start
+        from txl.sweeps.sweep import sweep  # here, because Hydra imports every plugin at every start
 
         return sweep(self.hydra_context, self.task_function, self.config, arguments)

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from txl.training.lifeline import hold_lifeline
+from txl.launch.lifeline import hold_lifeline
 from txl.verbs import attention, convert, describe, evaluate, generate, parity, prepare, recl, report, speed
 
 VERBS = (prepare, describe, evaluate, recl, speed, attention, generate, parity, convert, report)
@@ -44,9 +44,9 @@ def _code(arguments: argparse.Namespace) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except (RuntimeError, MemoryError) as error:
-        from txl.training.hardware import reason
+        from txl.training.hardware import failure_reason
 
-        if not (said := reason(error).splitlines()[0]).startswith("out of memory"):
+        if not (said := failure_reason(error).splitlines()[0]).startswith("out of memory"):
             raise
         print(f"error: {said}; use a smaller batch_size or shorter lengths", file=sys.stderr)
         return 1

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from conftest import kept_in
-from txl.data import cache as cache_module
-from txl.data import corpora, enwiki_sample, preparation, sotu, text
-from txl.data.reading import Part, split_by_bytes
+from txl.data import enwiki_sample, sotu, text
+from txl.data.corpora import cache as cache_module
+from txl.data.corpora import catalogue as corpora
+from txl.data.corpora import preparation
+from txl.data.corpora.reading import Part, split_by_bytes
 
 
 def test_enwiki_sample_has_the_published_sizes(tmp_path):
@@ -181,7 +183,7 @@ def test_the_second_of_two_processes_finds_what_the_first_prepared(tmp_path, cap
 
     def prepare() -> None:
         with contextlib.ExitStack() as stack:
-            cache_module.Work(cache, stack).turn(stamp)
+            cache_module.PreparationFolder(cache, stack).turn(stamp)
             has_turn.set()
             end = time.monotonic() + 30
             while waiting not in caplog.text and time.monotonic() < end:
@@ -192,7 +194,7 @@ def test_the_second_of_two_processes_finds_what_the_first_prepared(tmp_path, cap
         thread = threading.Thread(target=prepare)
         thread.start()
         assert has_turn.wait(30)
-        cache_module.Work(cache, second).turn(stamp)
+        cache_module.PreparationFolder(cache, second).turn(stamp)
         assert done == ["first"]
         assert waiting in caplog.text
         thread.join()

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from txl.data import POLICIES, DocumentStreams, OrderedStreams, SentenceStreams, ShuffledStreams
-from txl.data.policies import beginnings, border_places
-from txl.data.streams import variable_lengths
+from txl.data.streams.base import variable_lengths
+from txl.data.streams.policies import beginnings, border_places
 
 KINDS = [
     ("ordered", {}),

@@ -20,9 +20,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import ROOT, TINY, kept_in, tiny_text, verb
-from txl.data import cache as cache_module
-from txl.data import passes, preparation, reading, report, text, workers
-from txl.data.reading import Part, borders, chunks
+from txl.data import report, text
+from txl.data.corpora import cache as cache_module
+from txl.data.corpora import passes, preparation, reading, workers
+from txl.data.corpora.reading import Part, borders, chunks
 
 PACKERS = {
     ".gz": gzip.compress,
@@ -331,7 +332,7 @@ def test_a_cache_that_is_only_read_serves_what_it_has(tmp_path, text_file, monke
 
 
 def test_preparation_imports_no_torch():
-    code = "import sys, txl.data, txl.data.workers; assert 'torch' not in sys.modules"
+    code = "import sys, txl.data, txl.data.corpora.workers; assert 'torch' not in sys.modules"
     subprocess.run(
         [sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": str(ROOT / "src")}
     )

@@ -18,7 +18,8 @@ from pathlib import Path
 import pytest
 
 from conftest import verb
-from txl.data import fetch, large_text, lm1b, ptb, wikitext
+from txl.data import large_text, lm1b, ptb, wikitext
+from txl.data.corpora import fetch
 
 WORDS = ["the", "of", "and", "wolf", "said", "é", "日本", "<unk>"]
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from txl.data import Vocabulary, passes, text
+from txl.data import Vocabulary, text
+from txl.data.corpora import passes
 
 
 def built(

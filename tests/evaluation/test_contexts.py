@@ -12,8 +12,8 @@ from conftest import small_model
 from txl.data import lagged_copy, lagged_copy_entropy
 from txl.evaluation.contexts import (
     STRETCH,
-    EachContext,
-    TransformerReader,
+    SeparateContexts,
+    TransformerScorer,
     choose_positions,
     context_lengths,
     keep_scores,
@@ -59,12 +59,12 @@ def plainly(model, text, position, length, attention_length=None):
 @pytest.mark.parametrize("encoding", ENCODINGS, ids=lambda encoding: str(encoding)[-45:])
 def test_windows_give_what_each_context_gives_by_itself(encoding):
     model = small_model(position=encoding)
-    reader = TransformerReader(model)
+    reader = TransformerScorer(model)
     window = torch.from_numpy(TEXT[None, :15].astype(np.int64))
     from_the_end = getattr(model.position, "from_end", False)
     assert reads_ahead(reader, window, LENGTHS) == from_the_end
     positions = choose_positions(len(TEXT), 14, 3, 12, seed=0)
-    found = scored(EachContext(reader) if from_the_end else reader, TEXT, positions, LENGTHS)
+    found = scored(SeparateContexts(reader) if from_the_end else reader, TEXT, positions, LENGTHS)
     expected = [[plainly(model, TEXT, position, length) for position in positions] for length in LENGTHS]
     assert np.abs(found - expected).max() < 1e-10
     assert np.abs(found[1:] - found[:-1]).max() > 1e-2, "the model makes nothing of a longer context"
@@ -75,21 +75,21 @@ def test_any_positions_lengths_and_batches_will_do():
     positions, lengths = np.array([12, 13, 40, 41, 43, 199]), [2, 7, 12]
     expected = [[plainly(model, TEXT, position, length, 4) for position in positions] for length in lengths]
     for batch_size in (1, 3, 100):
-        found = scored(TransformerReader(model, attention_length=4), TEXT, positions, lengths, batch_size)
+        found = scored(TransformerScorer(model, attention_length=4), TEXT, positions, lengths, batch_size)
         assert np.abs(found - expected).max() < 1e-10
 
 
 def test_segments_with_a_memory_that_drops_nothing_are_one_segment():
     model, positions = small_model(), choose_positions(len(TEXT), 14, 3, 20, seed=0)
-    whole = scored(TransformerReader(model), TEXT, positions, LENGTHS)
-    parts = scored(TransformerReader(model, None, 4, 16), TEXT, positions, LENGTHS)
+    whole = scored(TransformerScorer(model), TEXT, positions, LENGTHS)
+    parts = scored(TransformerScorer(model, None, 4, 16), TEXT, positions, LENGTHS)
     assert np.abs(whole - parts).max() < 1e-10
 
 
 @torch.no_grad()
 def test_places_in_a_segment_are_those_of_its_training_and_its_memory_counts():
     model, position = small_model(position=LearnedPosition), 50
-    found = scored(TransformerReader(model, None, 4, 16), TEXT, np.array([position]), [11])
+    found = scored(TransformerScorer(model, None, 4, 16), TEXT, np.array([position]), [11])
     memory = model.empty_memory(1, 16)
     for begin, end in ((39, 43), (43, 47), (47, 50)):
         hidden, memory = model(torch.from_numpy(TEXT[None, begin:end].astype(np.int64)), memory)
@@ -99,7 +99,7 @@ def test_places_in_a_segment_are_those_of_its_training_and_its_memory_counts():
 
 @pytest.mark.parametrize("encoding", ENCODINGS[:-1], ids=lambda encoding: str(encoding)[-45:])
 def test_the_cth_token_back_counts_and_an_older_one_does_not_by_a_bit(encoding):
-    reader, position = TransformerReader(small_model(position=encoding, dtype=torch.float32)), 60
+    reader, position = TransformerScorer(small_model(position=encoding, dtype=torch.float32)), 60
     before = scored(reader, TEXT, np.array([position]), LENGTHS)
     for place, length in enumerate(LENGTHS):
         changed = TEXT.copy()
@@ -127,7 +127,7 @@ def test_positions_are_as_many_as_asked_for_none_twice_each_with_its_context():
 def test_windows_are_shared_within_a_stretch():
     read = []
 
-    class Counting(TransformerReader):
+    class Counting(TransformerScorer):
         def scores(self, window, lengths):
             read.append(window[:, 1:].numel())
             return super().scores(window, lengths)
@@ -138,7 +138,7 @@ def test_windows_are_shared_within_a_stretch():
 
 
 def test_what_is_scored_is_not_scored_again(tmp_path):
-    positions, reader = choose_positions(len(TEXT), 14, 3, 60, seed=0), TransformerReader(small_model())
+    positions, reader = choose_positions(len(TEXT), 14, 3, 60, seed=0), TransformerScorer(small_model())
     whole, part = scored(reader, TEXT, positions, LENGTHS), np.full((4, 60), np.nan, dtype=np.float32)
     work = score(reader, TEXT, positions, LENGTHS, 8, part)
     (_, total), (done, _) = itertools.islice(work, 2)
@@ -204,7 +204,7 @@ def copies():
 def effective(model, text, start, step, longest, share, threshold=0.01, count=1500):
     lengths = context_lengths(start, step, longest)
     positions = choose_positions(len(text), longest, step, count, seed=0)
-    scores = scored(TransformerReader(model), text, positions, lengths, 64)
+    scores = scored(TransformerScorer(model), text, positions, lengths, 64)
     return lengths, scores, effective_contexts(scores[None], lengths, share, threshold)[0]
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from conftest import SMALL, small_model
-from txl.evaluation.inference import Reader
+from txl.evaluation.inference import CachedInference
 from txl.model import (
     AlibiPosition,
     LearnedPosition,
@@ -47,7 +47,11 @@ def by_memory(model, tokens, lengths, slots, attention_length, fresh, remember):
 
 
 def by_reader(model, tokens, lengths, slots, attention_length, fresh, remember):
-    reader, read, begin = Reader(model, model.empty_memory(len(tokens), slots), attention_length), [], 0
+    reader, read, begin = (
+        CachedInference(model, model.empty_memory(len(tokens), slots), attention_length),
+        [],
+        0,
+    )
     for number, length in enumerate(lengths):
         read.append(reader.read(tokens[:, begin : begin + length], fresh[number], remember))
         begin += length if remember is None else min(length, remember)
@@ -102,7 +106,7 @@ def test_it_reads_on_from_a_memory_of_hidden_states():
             _, memory = model(tokens[:, :11], model.empty_memory(2, 8))
             memory = memory.forget(torch.tensor([False, True]))
             expected, _ = model(tokens[:, 11:], memory, 7)
-        read = Reader(model, memory, 7).read(tokens[:, 11:])
+        read = CachedInference(model, memory, 7).read(tokens[:, 11:])
         torch.testing.assert_close(read, expected, rtol=0, atol=1e-12)
 
 
@@ -113,7 +117,7 @@ def test_what_does_not_change_is_computed_once(monkeypatch):
         layer.attention.key_value.register_forward_hook(lambda m, x, y: projected.append(x[0].shape[1]))
     for keys in model.position.distance_keys:
         keys.register_forward_hook(lambda m, x, y: projected.append(-len(x[0])))
-    reader = Reader(model, model.empty_memory(1, 50))
+    reader = CachedInference(model, model.empty_memory(1, 50))
     reader.read(torch.zeros(1, 5, dtype=torch.int64))
     assert sorted(projected) == [-56, -56, 0, 0, 5, 5]
     projected.clear()
@@ -125,7 +129,7 @@ def test_what_does_not_change_is_computed_once(monkeypatch):
 
 def test_memory_that_is_full_is_rarely_moved():
     model = small_model()
-    reader, moves = Reader(model, model.empty_memory(1, 40)), 0
+    reader, moves = CachedInference(model, model.empty_memory(1, 40)), 0
     for _ in range(200):
         before = reader.end
         reader.read(torch.zeros(1, 1, dtype=torch.int64))
@@ -136,4 +140,4 @@ def test_memory_that_is_full_is_rarely_moved():
 def test_another_number_of_rows_is_refused():
     model = small_model()
     with pytest.raises(ValueError, match="the memory holds 2 rows, the segment has 3"):
-        Reader(model, model.empty_memory(2, 4)).read(torch.zeros(3, 2, dtype=torch.int64))
+        CachedInference(model, model.empty_memory(2, 4)).read(torch.zeros(3, 2, dtype=torch.int64))

@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from txl.evaluation.scores import ScoreSum, bits, perplexity
+from txl.evaluation.scores import ScoreSum
+from txl.records.units import bits, perplexity
 
 
 def test_only_scored_targets_count():

@@ -7,13 +7,13 @@ import torch
 
 from conftest import small_model
 from txl.evaluation import speed
-from txl.evaluation.inference import Reader
+from txl.evaluation.inference import CachedInference
 from txl.model import LearnedPosition, RotaryPosition
 
 
 def work(**changes):
     usual = {"attention_length": 9, "segment_length": 4, "batch_size": 3, "segments": None}
-    return speed.Work(**(usual | {"windows": 2, "passes": 3, "rounds": 2} | changes))
+    return speed.SpeedCase(**(usual | {"windows": 2, "passes": 3, "rounds": 2} | changes))
 
 
 @pytest.mark.parametrize("segment", [1, 4, 12])
@@ -108,12 +108,12 @@ def test_both_sides_are_checked_against_plain_forward_passes(attention, dtype):
 @pytest.mark.parametrize("init_std", [0.3, 0.02])
 @pytest.mark.parametrize("name", ["recurrent", "vanilla"])
 def test_a_side_that_sees_a_key_less_is_refused_even_where_parameters_are_small(name, init_std, monkeypatch):
-    class ShortSighted(Reader):
+    class ShortSighted(CachedInference):
         def __init__(self, model, memory, attention_length=None):
             wrong = (memory.slots > 0) == (name == "recurrent")
             super().__init__(model, memory, 39 if wrong else attention_length)
 
-    monkeypatch.setattr(speed, "Reader", ShortSighted)
+    monkeypatch.setattr(speed, "CachedInference", ShortSighted)
     model = small_model(dtype=torch.float32)
     model.reset_parameters(init_std, init_std)
     with pytest.raises(ValueError, match=f"at attention length 40 the {name} side does not score as a plain"):

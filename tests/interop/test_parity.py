@@ -12,7 +12,7 @@ from conftest import verb
 from txl.interop.official import NamesError, from_official, model_from_config, to_official
 from txl.interop.parity import Reference, compare
 from txl.model import blocked
-from txl.model.transformer import WAYS
+from txl.model.transformer import ATTENTION_BACKENDS
 
 # The values of the authors' code, where they are at hand: TXL_REFERENCE names their folder.
 FILES = sorted(Path(os.environ.get("TXL_REFERENCE", "absent")).glob("*.npz"))
@@ -72,7 +72,7 @@ def write(path: Path, **changes) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.skipif(not FILES, reason="the authors' reference values are not at hand (TXL_REFERENCE)")
-@pytest.mark.parametrize("attention", WAYS)
+@pytest.mark.parametrize("attention", ATTENTION_BACKENDS)
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_the_authors_values_are_met(path, attention, monkeypatch):
     monkeypatch.setattr(blocked, "QUERIES", 3)  # their segments are short
@@ -89,7 +89,7 @@ def test_every_kind_of_file_is_read(tmp_path, case):
     assert comparison.largest["gradients"] is not None
 
 
-@pytest.mark.parametrize("attention", WAYS)
+@pytest.mark.parametrize("attention", ATTENTION_BACKENDS)
 @pytest.mark.parametrize("kind", ["nll", "final_memory/1", "grad/r_w_bias", "param/r_r_bias"])
 def test_a_value_that_is_off_fails(tmp_path, kind, attention):
     arrays = write(tmp_path / "file.npz")

@@ -14,7 +14,7 @@ from txl.model.cost import (
     softmax_bytes,
     training_flops_per_token,
 )
-from txl.model.transformer import WAYS
+from txl.model.transformer import ATTENTION_BACKENDS
 
 B, L, M = 3, 8, 5
 
@@ -58,7 +58,7 @@ def test_parameters_are_counted_as_the_authors_do():
     assert total == sum(parameter.numel() for parameter in small_model().parameters())
 
 
-@pytest.mark.parametrize("attention", WAYS)
+@pytest.mark.parametrize("attention", ATTENTION_BACKENDS)
 @pytest.mark.parametrize("pre_norm", [False, True])
 def test_a_meta_model_keeps_the_same_bytes_and_allocates_none(pre_norm, attention):
     model = small_model(dtype=torch.float32, pre_norm=pre_norm)

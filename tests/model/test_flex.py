@@ -14,7 +14,7 @@ from model.test_blocked import ENCODINGS, D, V, assert_same, assert_within_round
 from txl.model import flex
 from txl.model.attention import PlainAttention, hidden_keys
 from txl.model.dropout import Dropout
-from txl.model.positions.base import ByDistance
+from txl.model.positions.base import DistanceScores
 
 as_if_fused = pytest.mark.filterwarnings(
     "ignore:flex_attention called without torch.compile",
@@ -88,7 +88,7 @@ def test_distances_beyond_the_table_count_as_its_farthest(keys, numbers, distanc
     far = torch.randn(2, 5, 2, 16, dtype=torch.float64, requires_grad=True) if keys else None
     near = torch.randn(distances, 2, 16, dtype=torch.float64, requires_grad=True) if keys else None
     added = torch.randn(distances, 2, dtype=torch.float64, requires_grad=True) if numbers else None
-    by_distance = ByDistance(far, near, added)
+    by_distance = DistanceScores(far, near, added)
     inputs = [x for x in (q, k, v, *by_distance) if x is not None]
     hidden = hidden_keys(5, torch.tensor([4, 1]), 4, 7)
     direction, found = torch.randn(2, 5, 2, 16, dtype=torch.float64), []

@@ -22,7 +22,7 @@ from txl.model.attention import hidden_keys
 from txl.model.dropout import Dropout
 from txl.model.positions.alibi import slopes
 from txl.model.positions.base import relative_shift
-from txl.model.transformer import WAYS
+from txl.model.transformer import ATTENTION_BACKENDS
 
 N, H, D, C = 2, 3, 8, 4
 SCALE = 1 / math.sqrt(C)
@@ -111,8 +111,8 @@ def test_scores_equal_the_double_loop(case, length, slots):
     for layer in range(N if length * slots < 50 else 1):
         queries, keys = position.queries_and_keys(layer, q * SCALE, k, table)
         fast = torch.einsum("blhc,bkhc->bhlk", queries, keys)
-        added = position.by_distance(layer, q * SCALE, position.layer_table(layer, table))
-        bias = added.scores(length, slots + length)
+        added = position.distance_scores(layer, q * SCALE, position.layer_table(layer, table))
+        bias = added.by_key(length, slots + length)
         fast = fast if bias is None else fast + bias
         for b in range(1 if length * slots > 50 else 2):
             for h in range(H):
@@ -133,8 +133,8 @@ def test_at_every_length_from_0_to_17_entries_equal_the_formula(case):
         table = position.table(torch.zeros(1, length, D).double(), slots + length)
         queries, keys = position.queries_and_keys(1, q * SCALE, k, table)
         fast = torch.einsum("blhc,bkhc->bhlk", queries, keys)
-        added = position.by_distance(1, q * SCALE, position.layer_table(1, table))
-        bias = added.scores(length, slots + length)
+        added = position.distance_scores(1, q * SCALE, position.layer_table(1, table))
+        bias = added.by_key(length, slots + length)
         fast = fast if bias is None else fast + bias
         drawn = [chance.randrange(length) for _ in range(6)]
         places = [(i, chance.randrange(slots + i + 1)) for i in drawn]
@@ -153,7 +153,7 @@ def test_distances_beyond_the_farthest_need_no_rows_of_the_table(case):
     assert len(cut) < len(whole)
     visible = torch.ones(3, 20, dtype=torch.bool).tril(17)
     biases = [
-        position.by_distance(1, q, table).scores(q.shape[1], 20)[..., visible] for table in (whole, cut)
+        position.distance_scores(1, q, table).by_key(q.shape[1], 20)[..., visible] for table in (whole, cut)
     ]
     torch.testing.assert_close(*biases, rtol=0, atol=1e-12)
 
@@ -212,7 +212,7 @@ def test_slopes_are_those_of_the_paper():
     assert slopes(12) == [2.0**-i for i in range(1, 9)] + [2.0 ** -(i + 0.5) for i in range(4)]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ATTENTION_BACKENDS)
 @pytest.mark.parametrize("kind", [AlibiPosition, T5Position])
 def test_biases_and_their_gradient_are_those_of_a_loop_over_the_keys_there_are(kind, way):
     """A memory that is full, that is filled in part, and that is empty: distances count from the query."""
@@ -221,8 +221,8 @@ def test_biases_and_their_gradient_are_those_of_a_loop_over_the_keys_there_are(k
     position = made(kind)
     q, k, v = (torch.randn(len(real), n, H, C).double() for n in (length, slots + length, slots + length))
     table = position.table(q.flatten(-2), slots + length)
-    added = position.by_distance(1, q * SCALE, position.layer_table(1, table))
-    attend = WAYS[way](hidden_keys(length, torch.tensor(real), slots, None), q)
+    added = position.distance_scores(1, q * SCALE, position.layer_table(1, table))
+    attend = ATTENTION_BACKENDS[way](hidden_keys(length, torch.tensor(real), slots, None), q)
     found = attend(q * SCALE, k, v, added, Dropout(0.0))
     expected = torch.zeros_like(found)
     for b, h, i in itertools.product(range(len(real)), range(H), range(length)):

@@ -7,8 +7,15 @@ import re
 import numpy as np
 import pytest
 
-from txl.report.attention import Maps, draw_attention, figures_of, heads_figure, mean_figure, top_of_memory
-from txl.report.attention_page import write_page
+from txl.report.figures.attention import (
+    Maps,
+    draw_attention,
+    figures_of,
+    heads_figure,
+    mean_figure,
+    top_of_memory,
+)
+from txl.report.render.attention_page import write_page
 
 LAYERS, HEADS, M, L = 2, 3, 8, 5
 TOKENS = ["␣", "$x$", "</script>", "字", "<b>", "a&b", "\\xff", "_", "^", "%", "é", "U+0001", "end"]

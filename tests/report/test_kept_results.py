@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from conftest import ROOT
-from txl.report.tables import write_tables
+from txl.report.render.tables import write_tables
 
 RESULTS = ROOT / "ablations" / "results"
 KEPT = sorted(path.parent for path in RESULTS.glob("*/sweep.json"))

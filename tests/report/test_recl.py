@@ -2,7 +2,7 @@
 
 import json
 
-from txl.report.recl import draw_recl
+from txl.report.figures.recl import draw_recl
 
 
 def a_model(name, cap=None):

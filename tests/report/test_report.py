@@ -6,8 +6,8 @@ import json
 import pytest
 from rich.console import Console
 
+from txl.records.metrics import read_metrics
 from txl.report import draw_learning_curve, summary
-from txl.report.files import read_metrics
 
 RESULTS = {
     "status": "completed",

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from report.made_up import TABLE, results, write_run, write_sweep
 from txl.report import summary_of, write_tables
-from txl.training.ablations import names, read
+from txl.sweeps.definition import names, read
 
 BITS = {"xl": [2.27, 2.274, 2.268], "shaw": [2.30, 2.31, 2.305], "no_recurrence": [2.40, 2.41, 2.38]}
 

@@ -11,8 +11,8 @@ import wandb
 from conftest import TINY, metrics_of
 from report.made_up import TABLE, results, write_run, write_sweep
 from txl.__main__ import main
+from txl.report.render.wandb_report import NAME, built, publish, specification
 from txl.report.sweeps import read_sweeps
-from txl.report.wandb_report import NAME, built, publish, specification
 
 
 def logged(bits=2.27, seed=1, project="txl", entity=None, group=None, **changes):

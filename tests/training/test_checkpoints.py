@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from conftest import TINY
-from txl.training.checkpoints import WholeFiles, newest, random_state, set_random_state
+from txl.training.callbacks.checkpoints import WholeFiles, newest, random_state, set_random_state
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def test_a_disk_that_fills_while_names_are_given_costs_no_run(run_here, tiny, mo
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("txl.training.checkpoints.link", full)
+    monkeypatch.setattr("txl.training.callbacks.checkpoints.link", full)
     directory = run_here(*tiny, "trainer.checkpoint_every=3")
     assert "the checkpoint of step 4 could not be written ([Errno 28]" in caplog.text
     assert step_of(directory / "checkpoints" / "last.ckpt") == 3

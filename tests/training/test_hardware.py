@@ -6,11 +6,12 @@ import sys
 import pytest
 import torch
 
-from training.test_config import composed
-from txl.model.transformer import WAYS
-from txl.training import assemble, hardware
-from txl.training.components import ConfigError
-from txl.training.config import check
+from settings.test_schema import composed
+from txl.model.transformer import ATTENTION_BACKENDS
+from txl.runs import assemble
+from txl.settings.errors import ConfigError
+from txl.settings.schema import check
+from txl.training import hardware
 
 
 @pytest.mark.parametrize(
@@ -50,7 +51,7 @@ def test_attention_is_blocked_where_it_measured_faster(
 
 def test_a_model_is_given_the_attention_that_was_asked_for():
     text = ("name=x", "data=text", "data.path=x")
-    for asked in WAYS:
+    for asked in ATTENTION_BACKENDS:
         config = check(composed(*text, f"trainer.attention={asked}"))
         assert assemble.network(config, 20).attention == asked
     with pytest.raises(

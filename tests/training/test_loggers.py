@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from conftest import TINY, metrics_of
-from txl.training.components import ConfigError
-from txl.training.compose import composed
-from txl.training.config import check
+from txl.settings.compose import composed
+from txl.settings.errors import ConfigError
+from txl.settings.schema import check
 from txl.training.loggers.csv import Csv
 
 

@@ -11,7 +11,7 @@ from pytorch_lightning.plugins import MixedPrecision
 
 from conftest import SMALL, small_model
 from txl.data import DocumentStreams, OrderedStreams
-from txl.training.config import Evaluation, Training
+from txl.settings.schema import EvaluationSettings, TrainingSettings
 from txl.training.hardware import used_memory
 from txl.training.module import LanguageModel
 from txl.training.optimizers import adamw
@@ -23,8 +23,8 @@ def module_of(
 ) -> LanguageModel:
     return LanguageModel(
         small_model(**changes).train(),
-        Training(*training, "ordered", "\n", False, False, chunks),
-        Evaluation(*evaluation, "ordered", "\n", clamp, None, [], 1, None),
+        TrainingSettings(*training, "ordered", "\n", False, False, chunks),
+        EvaluationSettings(*evaluation, "ordered", "\n", clamp, None, [], 1, None),
         partial(adamw, lr=1e-3, beta1=0.9, beta2=0.95, weight_decay=0.0),
         partial(cosine, warmup_steps=2),
     )
@@ -216,7 +216,9 @@ def test_rows_read_in_chunks_give_the_same_training():
         assert other.gradient_norm.item() == pytest.approx(whole.gradient_norm.item(), abs=1e-9)
         for states, expected in zip(other.memory.states, whole.memory.states, strict=True):
             torch.testing.assert_close(states, expected, rtol=0, atol=1e-8)
-        assert other.sums_2.tolist() == pytest.approx(whole.sums_2.tolist(), rel=1e-5)
+        assert other.score_sum_and_count_2.tolist() == pytest.approx(
+            whole.score_sum_and_count_2.tolist(), rel=1e-5
+        )
 
 
 @pytest.mark.parametrize("chunks", [1, 2])

@@ -12,8 +12,8 @@ from txl.__main__ import main
 from txl.evaluation import contexts
 from txl.evaluation.recl import effective_contexts
 from txl.interop.checkpoints import export
-from txl.training import group
-from txl.training.trained import load
+from txl.runs import group
+from txl.runs.trained import load
 
 SMALL = ["start=6", "step=6", "longest=24", "positions=40", "device=cpu"]
 
@@ -187,7 +187,7 @@ def test_a_model_that_reads_ahead_reads_each_context_by_itself(run_here, text_fi
     (model,) = result_in(tmp_path / "out")["models"]
     kept = np.load(tmp_path / "out" / model["scores"])
     text, trained = load(run).corpus().tokens["test"], load(run).model
-    reader = contexts.TransformerReader(trained)
+    reader = contexts.TransformerScorer(trained)
     place = int(kept["positions"][3])
     window = torch.from_numpy(text[place - 12 : place + 1].astype(np.int64))[None]
     assert kept["scores"][1, 3] == pytest.approx(reader.scores(window, [12]).item(), abs=1e-5)

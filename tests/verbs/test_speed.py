@@ -73,7 +73,7 @@ def test_the_precision_is_decided_in_one_place(here, monkeypatch):
     def decided(precision, accelerator):
         return ("64-true" if precision == "auto" else precision), "as the test says"
 
-    monkeypatch.setattr("txl.training.trained.resolve_precision", decided)
+    monkeypatch.setattr("txl.runs.trained.resolve_precision", decided)
     assert main(["speed", *SHAPE, *QUICK, "precision=auto", "batch_size=1", "segment_length=4"]) == 0
     assert measured(here / "outputs")["precision"] == "64-true"
 

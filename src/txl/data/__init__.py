@@ -6,13 +6,14 @@ Letters: `B` rows in the batch, `L` tokens in a segment.
 import importlib
 from typing import TYPE_CHECKING
 
-from txl.data.corpora import enwiki_sample, large_text, lm1b, ptb, sotu, text, wikitext
-from txl.data.preparation import Corpus, report
-from txl.data.synthetic import lagged_copy, lagged_copy_entropy
+from txl.data.corpora.catalogue import enwiki_sample, large_text, lm1b, ptb, sotu, text, wikitext
+from txl.data.corpora.preparation import Corpus, report
+from txl.data.corpora.synthetic import lagged_copy, lagged_copy_entropy
 from txl.data.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
-    from txl.data.policies import (
+    from txl.data.streams.base import Batch, OrderedStreams, Streams, longest_segment
+    from txl.data.streams.policies import (
         POLICIES,
         DocumentStreams,
         SentenceStreams,
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
         border_places,
         border_text,
     )
-    from txl.data.streams import Batch, OrderedStreams, Streams, longest_segment
 
 __all__ = [
     "POLICIES",
@@ -51,6 +51,6 @@ __all__ = [
 def __getattr__(name: str) -> object:
     """Import what makes tensors, and with it torch, where it is first used: preparing text needs neither."""
     if name in __all__:
-        modules = (importlib.import_module(f"txl.data.{module}") for module in ("streams", "policies"))
+        modules = (importlib.import_module(f"txl.data.streams.{module}") for module in ("base", "policies"))
         return next(getattr(module, name) for module in modules if hasattr(module, name))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -178,9 +178,9 @@ def score_terms(
     c_BHLK = content(nothing_1LHC)
     terms = {"a": content(q_BLHC) - c_BHLK, "c": c_BHLK}
     lengths, layer_table = (q_BLHC.shape[1], k_BKHC.shape[1]), position.layer_table(layer, table)
-    bias = position.by_distance(layer, q_BLHC, layer_table).scores(*lengths)
+    bias = position.distance_scores(layer, q_BLHC, layer_table).by_key(*lengths)
     if bias is not None:
-        d_HLK = position.by_distance(layer, nothing_1LHC, layer_table).scores(*lengths)
+        d_HLK = position.distance_scores(layer, nothing_1LHC, layer_table).by_key(*lengths)
         terms |= {"b": bias - d_HLK, "d": d_HLK}
     return terms
 

@@ -26,7 +26,7 @@ STRETCH = 64  # tokens scored in one place: more need fewer windows, fewer sprea
 AGREES = 1e-3  # nats by which two ways to compute the same score may differ in float32
 
 
-class Reader(Protocol):
+class WindowScorer(Protocol):
     """What scores windows."""
 
     def scores(self, window_BW: Tensor, lengths: Sequence[int]) -> Tensor:
@@ -42,8 +42,8 @@ class Reader(Protocol):
         ...
 
 
-class TransformerReader:
-    """One of our models as a `Reader`.
+class TransformerScorer:
+    """One of our models as a `WindowScorer`.
 
     Where an encoding knows distances, a context in segments whose memory drops nothing gives what it gives in
     one segment, and one segment is read: every query sees its whole context. Where it knows places within a
@@ -69,7 +69,7 @@ class TransformerReader:
 
     @torch.inference_mode()
     def scores(self, window_BW: Tensor, lengths: Sequence[int]) -> Tensor:
-        """Return the scores, see `Reader`."""
+        """Return the scores, see `WindowScorer`."""
         window_BW = window_BW.to(self.model.embedding.bias.device)
         memory = self.model.empty_memory(len(window_BW), self.memory_length)
         read = []
@@ -81,23 +81,23 @@ class TransformerReader:
         return self.model.embedding.scores(hidden_BJD, window_BW[:, after]).cpu()
 
 
-class EachContext:
-    """A `Reader` that reads each context by itself, for models whose states depend on later tokens."""
+class SeparateContexts:
+    """A `WindowScorer` that reads each context by itself, for models whose states depend on later tokens."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: WindowScorer) -> None:
         self.reader = reader
 
     def scores(self, window_BW: Tensor, lengths: Sequence[int]) -> Tensor:
-        """Return the scores, see `Reader`."""
+        """Return the scores, see `WindowScorer`."""
         return torch.cat([self.reader.scores(window_BW[:, : c + 1], [c]) for c in lengths], dim=1)
 
 
-def reads_ahead(reader: Reader, window_BW: Tensor, lengths: Sequence[int]) -> bool:
+def reads_ahead(reader: WindowScorer, window_BW: Tensor, lengths: Sequence[int]) -> bool:
     """Return whether a window gives other scores than its contexts by themselves.
 
     So it is where positions count from the end of a segment, or where a model is not causal.
     """
-    alone_BJ = EachContext(reader).scores(window_BW, lengths)
+    alone_BJ = SeparateContexts(reader).scores(window_BW, lengths)
     return not torch.allclose(reader.scores(window_BW, lengths), alone_BJ, rtol=0, atol=AGREES)
 
 
@@ -146,7 +146,7 @@ def choose_positions(tokens: int, longest: int, step: int, count: int, seed: int
 
 
 def score(
-    reader: Reader,
+    reader: WindowScorer,
     tokens: np.ndarray,
     positions_P: np.ndarray,
     lengths: Sequence[int],

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from txl.evaluation.inference import Reader
+from txl.evaluation.inference import CachedInference
 from txl.model import Memory, TransformerXL
 
 
@@ -60,7 +60,7 @@ def _by_memory(
     model: TransformerXL, prompt_BL: Tensor, begins: list[int], segment_length: int, memory: Memory
 ) -> Iterator[Tensor]:
     """Yield the last states `[B, D]` after the prompt, and after each token that is sent."""
-    reader = Reader(model, memory, memory.slots + 1)
+    reader = CachedInference(model, memory, memory.slots + 1)
     first_B, length = torch.tensor(begins), prompt_BL.shape[1]
     edges = sorted({*range(0, length, segment_length), *begins, length})
     for begin, end in itertools.pairwise(edges):

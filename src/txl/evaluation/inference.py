@@ -17,13 +17,13 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from txl.model import Memory, TransformerXL
 from txl.model.attention import hidden_keys
-from txl.model.positions.base import ByDistance, relative_shift
+from txl.model.positions.base import DistanceScores, relative_shift
 
 BYTES = 2**23  # of the scores computed together, where one row has not more
 SPARE = 4  # a buffer has room for a quarter of the memory before what is kept moves to its front
 
 
-class Reader:
+class CachedInference:
     """Reads on, segment after segment, and gives the hidden states that the model gives with a memory.
 
     Keys and values lie in one buffer a layer, of more places than the memory has slots. New ones are written
@@ -112,7 +112,7 @@ class Reader:
         keys, values, table = keys[:, :, seen], values[:, :, seen], self.tables[index]
         if table is not None:
             table = table[-keys.shape[2] - 1 :]
-        added = self.model.position.by_distance(index, projected_BLHC, table)
+        added = self.model.position.distance_scores(index, projected_BLHC, table)
         if added.keys is None:
             bias = self._bias(index, added, x_BLD.shape[1])
             causal = bias is None and self._causal  # without a mask later keys are left out, not only hidden
@@ -123,7 +123,7 @@ class Reader:
             mixed_BHLC = self._mixed(q_BHLC, keys, values, added)
         return self.model.layers[index].attention.output(mixed_BHLC.transpose(1, 2).flatten(-2))
 
-    def _mixed(self, q_BHLC: Tensor, k_BHKC: Tensor, v_BHKC: Tensor, added: ByDistance) -> Tensor:
+    def _mixed(self, q_BHLC: Tensor, k_BHKC: Tensor, v_BHKC: Tensor, added: DistanceScores) -> Tensor:
         """Return what queries take from values, `[B, H, L, C]`, where they meet a vector for each distance.
 
         A segment looks at many more keys than there are distances that a clamp tells apart. A softmax sees
@@ -135,8 +135,8 @@ class Reader:
         near = min(key_length, distances - 1 + length)
         farther = near + 1 - distances
         if farther:
-            keys, numbers = (None if x is None else x - x[:1] for x in (added.keys, added.numbers))
-            added = ByDistance(added.queries, keys, numbers)
+            keys, biases = (None if x is None else x - x[:1] for x in (added.keys, added.biases))
+            added = DistanceScores(added.queries, keys, biases)
         at_once = min(rows, max(1, BYTES // (heads * length * key_length * q_BHLC.itemsize)))
         # Scores by distance, with zeros before them for what is farther and yet among the near keys.
         by_distance = q_BHLC.new_zeros(at_once, heads, length, near + 1)
@@ -153,7 +153,7 @@ class Reader:
             mixed_BHLC[part] = torch.softmax(scores_BHLK, -1, out=scores_BHLK) @ v_BHKC[part]
         return mixed_BHLC
 
-    def _bias(self, index: int, added: ByDistance, length: int) -> Tensor | None:
+    def _bias(self, index: int, added: DistanceScores, length: int) -> Tensor | None:
         """Return what is added to the scores of the keys that are looked at: minus infinity for hidden ones.
 
         It does not depend on the tokens, and is kept for the segments that hide alike, which are all of a
@@ -161,7 +161,7 @@ class Reader:
         """
         if index in self._kept_biases:
             return self._kept_biases[index]
-        bias = added.scores(length, self.kept + length)
+        bias = added.by_key(length, self.kept + length)
         if bias is None:
             bias = ~self._hidden if self._hidden_columns and not self._causal else None
         else:

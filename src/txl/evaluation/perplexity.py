@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from txl.data import Batch, DocumentStreams
-from txl.evaluation.inference import Reader
+from txl.evaluation.inference import CachedInference
 from txl.model import TransformerXL
 
 BLOCKS = 50  # of a confidence interval, at most
@@ -129,7 +129,7 @@ def score_text(
     streams = WarmedStreams(tokens, reading, model.n_layer)
     device = model.embedding.bias.device
     memory = model.empty_memory(reading.batch_size, reading.memory_length)
-    reader = Reader(model, memory, reading.attention_length)
+    reader = CachedInference(model, memory, reading.attention_length)
     for number in range(len(streams)):
         batch, place_BL = streams.read(number)
         hidden_BLD = reader.read(batch.inputs.to(device), batch.fresh, reading.stride)

@@ -33,13 +33,3 @@ class ScoreSum:
     def loss(self) -> float:
         """The mean score, in nats per token; nan if there is none."""
         return self.total / self.count if self.count else math.nan
-
-
-def perplexity(loss: float) -> float:
-    """Return exp of a loss in nats; infinity where that overflows."""
-    return math.exp(loss) if loss < 700 else math.inf
-
-
-def bits(loss: float) -> float:
-    """Return a loss in nats as bits."""
-    return loss / math.log(2)

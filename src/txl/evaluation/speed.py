@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from txl.evaluation.inference import SPARE, Reader
+from txl.evaluation.inference import SPARE, CachedInference
 from txl.model import LearnedPosition, Memory, TransformerXL
 
 # How far a side may be from a plain forward pass: of what another past would change in the last states (since
@@ -33,7 +33,7 @@ CHUNK = 512  # tokens of the past that are read at a time, before anything is me
 
 
 @dataclass(frozen=True)
-class Work:
+class SpeedCase:
     """What is measured at one attention length.
 
     Attributes:
@@ -41,7 +41,7 @@ class Work:
         segment_length: L, tokens that the recurrent side reads at a time.
         batch_size: B, rows it reads side by side.
         segments: how many it reads in a turn; `None` for as many as there are between two moves of its keys,
-            so that each turn has one of these, see `Reader`.
+            so that each turn has one of these, see `CachedInference`.
         windows: W, windows that the side without recurrence reads side by side.
         passes: how many forward passes it makes in a turn.
         rounds: turns of each side that count.
@@ -92,11 +92,11 @@ class Vanilla:
         work: what to measure.
     """
 
-    def __init__(self, model: TransformerXL, text_T: Tensor, work: Work) -> None:
+    def __init__(self, model: TransformerXL, text_T: Tensor, work: SpeedCase) -> None:
         self.model, self.work = model, work
         self.steps, self.scored, self.tokens = work.passes, 1, work.windows
         self.windows = text_T.unfold(0, work.attention_length + 1, 1)
-        self.reader = Reader(model, model.empty_memory(work.windows, 0))
+        self.reader = CachedInference(model, model.empty_memory(work.windows, 0))
         self.next = 0
 
     def step(self) -> tuple[Tensor, Tensor]:
@@ -129,7 +129,7 @@ class Recurrent:
         work: what to measure.
     """
 
-    def __init__(self, model: TransformerXL, text_BT: Tensor, work: Work) -> None:
+    def __init__(self, model: TransformerXL, text_BT: Tensor, work: SpeedCase) -> None:
         self.model, self.work, self.text_BT = model, work, text_BT
         self.steps, self.scored = work.segments_of_a_turn, work.segment_length
         self.tokens = work.batch_size * self.scored
@@ -138,7 +138,9 @@ class Recurrent:
         for past in text_BT[:1, :slots].split(min(CHUNK, model.position.key_length), dim=1):
             _, memory = model(past, memory, work.attention_length)  # one row, as all have the same past
         states = tuple(states_BMD.expand(rows, -1, -1) for states_BMD in memory.states)
-        self.reader = Reader(model, Memory(states, memory.length.expand(rows)), work.attention_length)
+        self.reader = CachedInference(
+            model, Memory(states, memory.length.expand(rows)), work.attention_length
+        )
         self.memory, self.next = memory, slots
 
     def step(self) -> tuple[Tensor, Tensor]:
@@ -170,7 +172,7 @@ def _plain_scores(model: TransformerXL, states_BLD: Tensor, targets_BL: Tensor) 
 
 
 @torch.inference_mode()
-def check(model: TransformerXL, vanilla: TransformerXL, work: Work) -> dict[str, dict[str, float]]:
+def check(model: TransformerXL, vanilla: TransformerXL, work: SpeedCase) -> dict[str, dict[str, float]]:
     """Return how far each side is from plain forward passes of its model.
 
     Args:
@@ -207,7 +209,10 @@ def check(model: TransformerXL, vanilla: TransformerXL, work: Work) -> dict[str,
 
 @torch.inference_mode()
 def measure(
-    model: TransformerXL, vanilla: TransformerXL, work: Work, advance: Callable[[], object] = lambda: None
+    model: TransformerXL,
+    vanilla: TransformerXL,
+    work: SpeedCase,
+    advance: Callable[[], object] = lambda: None,
 ) -> dict[str, Any]:
     """Return the time of a token on both sides, in turns, at one attention length.
 
@@ -242,7 +247,7 @@ def measure(
 
 
 def _sides(
-    model: TransformerXL, vanilla: TransformerXL, work: Work
+    model: TransformerXL, vanilla: TransformerXL, work: SpeedCase
 ) -> Iterator[tuple[str, Recurrent | Vanilla]]:
     """Yield the two sides by their names, each before its first step."""
     text_BT = _text(len(model.embedding.bias), work).to(model.embedding.bias.device)
@@ -250,7 +255,7 @@ def _sides(
     yield "vanilla", Vanilla(vanilla, text_BT[0], work)
 
 
-def _text(vocabulary: int, work: Work) -> Tensor:
+def _text(vocabulary: int, work: SpeedCase) -> Tensor:
     """Return random tokens for both sides `[B, T]`, the first attention length of all rows alike."""
     segments = max(2, work.turns * work.segments_of_a_turn)  # the check reads two
     length = max(segments * work.segment_length, work.turns * work.passes * work.windows)

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from txl.model.dropout import Dropout
-from txl.model.positions.base import ByDistance, PositionEncoding
+from txl.model.positions.base import DistanceScores, PositionEncoding
 
 # Of one segment: queries, keys, values, what distances add, dropout. See `PlainAttention.__call__`.
-Attend = Callable[[Tensor, Tensor, Tensor, ByDistance, Dropout], Tensor]
+Attend = Callable[[Tensor, Tensor, Tensor, DistanceScores, Dropout], Tensor]
 
 
 class Attention(nn.Module):
@@ -53,7 +53,7 @@ class Attention(nn.Module):
             `[B, L, D]`, before residual connection and normalization.
         """
         q_BLHC, k_BKHC, v_BKHC = self.project(x_BLD, memory_BMD)
-        by_distance = position.by_distance(layer, q_BLHC, position.layer_table(layer, table))
+        by_distance = position.distance_scores(layer, q_BLHC, position.layer_table(layer, table))
         q_BLHC, k_BKHC = position.queries_and_keys(layer, q_BLHC, k_BKHC, table)
         return self.output(attend(q_BLHC, k_BKHC, v_BKHC, by_distance, self.dropout).flatten(-2))
 
@@ -90,7 +90,7 @@ class PlainAttention:
         self.penalty_B1LK = nothing_BLK.masked_fill(self.hidden_BLK, float("-inf"))[:, None]
 
     def __call__(
-        self, q_BLHC: Tensor, k_BKHC: Tensor, v_BKHC: Tensor, by_distance: ByDistance, dropout: Dropout
+        self, q_BLHC: Tensor, k_BKHC: Tensor, v_BKHC: Tensor, by_distance: DistanceScores, dropout: Dropout
     ) -> Tensor:
         """Return what the queries take from the values, `[B, L, H, C]`; the other ways give the same.
 
@@ -102,7 +102,7 @@ class PlainAttention:
             dropout: of the probabilities.
         """
         scores_BHLK = q_BLHC.transpose(1, 2) @ k_BKHC.permute(0, 2, 3, 1)
-        bias = by_distance.scores(*self.hidden_BLK.shape[1:])
+        bias = by_distance.by_key(*self.hidden_BLK.shape[1:])
         if bias is not None:
             scores_BHLK = scores_BHLK + bias
         scores_BHLK += self.penalty_B1LK

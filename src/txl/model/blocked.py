@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from txl.model.dropout import Dropout
-from txl.model.positions.base import ByDistance
+from txl.model.positions.base import DistanceScores
 
 QUERIES = 256  # of a block
 BYTES = 2**23  # of the scores computed together, at most, where those of one head are not more already
@@ -90,14 +90,14 @@ class BlockedAttention:
         self.blocks, self.scratch = blocks_of(hidden_BLK, x_BLD.device), Scratch()
 
     def __call__(
-        self, q_BLHC: Tensor, k_BKHC: Tensor, v_BKHC: Tensor, by_distance: ByDistance, dropout: Dropout
+        self, q_BLHC: Tensor, k_BKHC: Tensor, v_BKHC: Tensor, by_distance: DistanceScores, dropout: Dropout
     ) -> Tensor:
         """Return what the queries take from the values, `[B, L, H, C]`: see `PlainAttention`."""
-        far_BLHC, near_RHC, numbers_RH = by_distance
+        far_BLHC, near_RHC, biases_RH = by_distance
         tensors = (q_BLHC, k_BKHC, v_BKHC, far_BLHC, near_RHC)
         # One precision for all products, as autocast would choose it.
         same = [None if x is None else x.to(v_BKHC.dtype) for x in tensors]
-        return _Blocked.apply(*same, numbers_RH, self, dropout)
+        return _Blocked.apply(*same, biases_RH, self, dropout)
 
 
 class Scratch:
@@ -119,7 +119,7 @@ class Scratch:
 
 
 class _Blocked(torch.autograd.Function):
-    """`far` are the queries that meet `near`, the keys of the distances; `numbers` what else these add."""
+    """`far` are the queries that meet `near`, the keys of the distances; `biases` what else these add."""
 
     @staticmethod
     def forward(
@@ -129,7 +129,7 @@ class _Blocked(torch.autograd.Function):
         v: Tensor,
         far: Tensor | None,
         near: Tensor | None,
-        numbers: Tensor | None,
+        biases: Tensor | None,
         attend: BlockedAttention,
         dropout: Dropout,
     ) -> Tensor:
@@ -137,20 +137,20 @@ class _Blocked(torch.autograd.Function):
         keep = q.shape[:3].numel() * k.shape[1] * k.itemsize <= KEPT
         out, saved = q.new_empty(q.shape), []
         for part in _parts(q, attend.blocks):
-            probabilities = part.probabilities(attend.scratch, q, k, far, near, numbers, new=keep)
+            probabilities = part.probabilities(attend.scratch, q, k, far, near, biases, new=keep)
             saved += [probabilities if keep else None, dropout.draw(probabilities)]
             part.queries(out).copy_(dropout.keep(probabilities, saved[-1]) @ part.keys(v).contiguous())
         ctx.attend, ctx.dropout = attend, dropout
-        ctx.save_for_backward(q, k, v, far, near, numbers, out, *saved)
+        ctx.save_for_backward(q, k, v, far, near, biases, out, *saved)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of the tensors; `d_x` is that of `x`."""
-        q, k, v, far, near, numbers, out, *saved = ctx.saved_tensors
+        q, k, v, far, near, biases, out, *saved = ctx.saved_tensors
         scratch, keep = ctx.attend.scratch, ctx.dropout.keep
-        d_q, d_far, d_numbers = (None if x is None else x.new_zeros(x.shape) for x in (q, far, numbers))
+        d_q, d_far, d_biases = (None if x is None else x.new_zeros(x.shape) for x in (q, far, biases))
         d_k, d_v = _zeros_by_head(k), _zeros_by_head(v)
         # All rows and blocks add to this one: in bfloat16 it would be rounded each time.
         precise = torch.promote_types(q.dtype, torch.float32)
@@ -160,7 +160,7 @@ class _Blocked(torch.autograd.Function):
         pairs = zip(saved[::2], saved[1::2], strict=True)
         for part, (probabilities, kept) in zip(_parts(q, ctx.attend.blocks), pairs, strict=True):
             if probabilities is None:
-                probabilities = part.probabilities(scratch, q, k, far, near, numbers)
+                probabilities = part.probabilities(scratch, q, k, far, near, biases)
             d_taken, keys, values = part.queries(d_out), part.keys(k).contiguous(), part.keys(v).contiguous()
             part.keys(d_v).baddbmm_(keep(probabilities, kept).transpose(1, 2), d_taken)
             d_scores = keep(scratch.product("scores", d_taken, values.transpose(1, 2)), kept)
@@ -168,7 +168,7 @@ class _Blocked(torch.autograd.Function):
             d_scores *= probabilities
             part.queries(d_q).copy_(d_scores @ keys)
             part.keys(d_k).baddbmm_(d_scores.transpose(1, 2), part.queries(q))
-            if far is None and numbers is None:
+            if far is None and biases is None:
                 continue
             # Written through the shift. What its view leaves out, the first places, has no gradient.
             by_distance = scratch.room("by distance", d_scores.shape, d_scores)
@@ -178,11 +178,11 @@ class _Blocked(torch.autograd.Function):
             if far is not None:
                 part.queries(d_far).copy_(by_distance @ part.distances(near))
                 part.distances(d_near).add_(by_distance.transpose(1, 2) @ part.queries(far))
-            if numbers is not None:
-                part.distances(d_numbers).add_(by_distance.sum(dim=1))
+            if biases is not None:
+                part.distances(d_biases).add_(by_distance.sum(dim=1))
         if near is not None:
             d_near = d_near.to(near.dtype)
-        return d_q, d_k, d_v, d_far, d_near, d_numbers, None, None
+        return d_q, d_k, d_v, d_far, d_near, d_biases, None, None
 
 
 def _zeros_by_head(x: Tensor) -> Tensor:
@@ -224,7 +224,7 @@ class Part(NamedTuple):
         k: Tensor,
         far: Tensor | None,
         near: Tensor | None,
-        numbers: Tensor | None,
+        biases: Tensor | None,
         new: bool = False,
     ) -> Tensor:
         """Return the probabilities of the keys, `[heads, queries, W]`, as a new tensor or in the scratch."""
@@ -233,9 +233,9 @@ class Part(NamedTuple):
         if far is not None:
             of_near = self.distances(near).transpose(1, 2)
             _add_shifted(scores, scratch.product("by distance", self.queries(far), of_near))
-        if numbers is not None:
-            of_all = self.distances(numbers)[:, None].expand(-1, scores.shape[1], -1)
-            # In the precision of the numbers: a slope times a distance has more digits than bfloat16.
+        if biases is not None:
+            of_all = self.distances(biases)[:, None].expand(-1, scores.shape[1], -1)
+            # In the precision of the biases: a slope times a distance has more digits than bfloat16.
             scores = scores.to(torch.promote_types(scores.dtype, of_all.dtype))
             _add_shifted(scores, of_all)
         for columns, hidden in self.block.hidden:

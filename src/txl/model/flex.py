@@ -5,7 +5,7 @@ once. Of the size of the scores only the products of queries and distance keys a
 where they lie; blocks of keys that nobody sees are left out; the way back makes the scores again.
 
 torch compiles the kernel for CUDA alone: elsewhere its FlexAttention has no way back. There the same two
-functions, what is added and what is seen, are asked about all pairs at once, so that numbers can be checked.
+functions, what is added and what is seen, are asked about all pairs at once, so that biases can be checked.
 
 Letters: see `txl.model`. `R` distances that an encoding tells apart.
 """
@@ -21,7 +21,7 @@ from torch.nn import functional
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from txl.model.dropout import Dropout
-from txl.model.positions.base import ByDistance
+from txl.model.positions.base import DistanceScores
 
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
@@ -48,7 +48,7 @@ class FusedAttention:
             self.block_mask = create_block_mask(mask_mod, rows, None, length, keys, device=x_BLD.device)
 
     def __call__(
-        self, q_BLHC: Tensor, k_BKHC: Tensor, v_BKHC: Tensor, by_distance: ByDistance, dropout: Dropout
+        self, q_BLHC: Tensor, k_BKHC: Tensor, v_BKHC: Tensor, by_distance: DistanceScores, dropout: Dropout
     ) -> Tensor:
         """Return what the queries take from the values, `[B, L, H, C]`: see `PlainAttention`.
 
@@ -85,7 +85,7 @@ def compiled() -> Callable[..., Tensor]:
     return torch.compile(flex_attention, dynamic=False)
 
 
-def adding(by_distance: ByDistance, length: int, key_length: int) -> ScoreMod:
+def adding(by_distance: DistanceScores, length: int, key_length: int) -> ScoreMod:
     """Return the function that adds to a score what its distance does, in the form FlexAttention asks for.
 
     Args:
@@ -93,9 +93,9 @@ def adding(by_distance: ByDistance, length: int, key_length: int) -> ScoreMod:
         length: L.
         key_length: K.
     """
-    _, keys_RHC, numbers_RH = by_distance
+    _, keys_RHC, biases_RH = by_distance
     products_BHLR = by_distance.products()
-    table = keys_RHC if numbers_RH is None else numbers_RH
+    table = keys_RHC if biases_RH is None else biases_RH
     last = 0 if table is None else len(table) - 1  # where the distance 0 stands
     first = last - (key_length - length)
 
@@ -104,8 +104,8 @@ def adding(by_distance: ByDistance, length: int, key_length: int) -> ScoreMod:
         place = (first + key - query).clamp(0, last)
         if products_BHLR is not None:
             score = score + products_BHLR[row, head, query, place]
-        if numbers_RH is not None:
-            score = score + numbers_RH[place, head]
+        if biases_RH is not None:
+            score = score + biases_RH[place, head]
         return score
 
     return score_mod

@@ -18,7 +18,7 @@ from txl.model.memory import Memory
 from txl.model.positions.base import PositionEncoding
 
 # How attention is computed, by the name of it in the settings.
-WAYS: dict[str, Callable[[Tensor, Tensor], Attend]] = {
+ATTENTION_BACKENDS: dict[str, Callable[[Tensor, Tensor], Attend]] = {
     "plain": PlainAttention,
     "blocked": BlockedAttention,
     "flex": FusedAttention,
@@ -115,7 +115,7 @@ class TransformerXL(nn.Module):
     Attributes:
         recompute: keep of each layer what entered it and compute the rest again when going back: less memory
             for some more time, the same gradients, dropout included.
-        attention: how attention is computed, a key of `WAYS`; all give the same.
+        attention: how attention is computed, a key of `ATTENTION_BACKENDS`; all give the same.
 
     Raises:
         ValueError: a size that is not positive, or a dropout outside [0, 1).
@@ -213,7 +213,7 @@ class TransformerXL(nn.Module):
             raise ValueError(f"the memory holds {memory.rows} rows, the segment has {rows}")
         x_BLD = self.dropout(self.position.to_input(self.embedding.embed(tokens_BL)))
         hidden_BLK = hidden_keys(length, memory.length, memory.slots, attention_length)
-        attend = WAYS[self.attention](hidden_BLK, x_BLD)
+        attend = ATTENTION_BACKENDS[self.attention](hidden_BLK, x_BLD)
         table = self.position.table(x_BLD, memory.slots + length)
         entered = []
         for index, (layer, memory_BMD) in enumerate(zip(self.layers, memory.states, strict=True)):

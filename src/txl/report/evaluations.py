@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from txl.report.sweeps import Run
+    from txl.report.sweeps import RunRecord
 
 EVALUATION = "evaluation.json"
 
 
 @dataclass
-class Evaluation:
+class EvaluationFigures:
     """One evaluation of a sweep.
 
     Attributes:
@@ -52,8 +52,8 @@ def files_of(sweep: Path, said: dict[str, Any]) -> list[Path]:
 
 
 def read_evaluations(
-    directory: Path, described: dict[str, Any], runs: dict[str, Run]
-) -> tuple[list[Evaluation], list[str]]:
+    directory: Path, described: dict[str, Any], runs: dict[str, RunRecord]
+) -> tuple[list[EvaluationFigures], list[str]]:
     """Give each run what was measured of it, or why it was not.
 
     Args:
@@ -81,7 +81,7 @@ def read_evaluations(
         if verb == "recl":
             notes += _give_recl(result, said["jobs"], members)
         figures = [path for path in files_of(directory, said) if path.suffix == ".png"]
-        done.append(Evaluation(of, said["directory"], figures))
+        done.append(EvaluationFigures(of, said["directory"], figures))
     return done, notes
 
 
@@ -116,7 +116,7 @@ def _problem(folder: Path) -> str | None:
         return f"left a damaged {EVALUATION}"
 
 
-def _give_recl(result: dict[str, Any], jobs: list[str], runs: list[Run]) -> list[str]:
+def _give_recl(result: dict[str, Any], jobs: list[str], runs: list[RunRecord]) -> list[str]:
     """Give each model of a group its effective contexts by r, and return which are only lower bounds."""
     notes = []
     for job, run, model in zip(jobs, runs, result["models"], strict=True):
@@ -131,7 +131,7 @@ def _give_recl(result: dict[str, Any], jobs: list[str], runs: list[Run]) -> list
     return notes
 
 
-def figures_html(evaluations: list[Evaluation]) -> list[str]:
+def figures_html(evaluations: list[EvaluationFigures]) -> list[str]:
     """Return the figures as parts of a page that needs no other file."""
     parts = []
     for one in evaluations:

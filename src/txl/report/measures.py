@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from txl.report.files import metric_of
+from txl.records.units import metric_of
 
 Results = dict[str, Any]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from txl.report.evaluations import Evaluation, measured_without_runs, read_evaluations
+from txl.report.evaluations import EvaluationFigures, measured_without_runs, read_evaluations
 from txl.report.measures import at, attention_at
 from txl.report.settings import comparable
 
@@ -22,7 +22,7 @@ NO_SETTING = ("seed=", "hydra.", "hydra/", "name=", "logger", "data.path=", "dat
 
 
 @dataclass
-class Run:
+class RunRecord:
     """One job: a row with a seed.
 
     Attributes:
@@ -66,10 +66,10 @@ class Row:
     same_run: str | None = None
     attention_length: int | None = None
     ours: bool = True
-    runs: list[Run] = field(default_factory=list)
+    runs: list[RunRecord] = field(default_factory=list)
 
     @property
-    def completed(self) -> list[Run]:
+    def completed(self) -> list[RunRecord]:
         """The runs that came to their end."""
         return [run for run in self.runs if run.status == "completed"]
 
@@ -96,7 +96,7 @@ class Sweep:
     measures: list[str]
     rows: list[Row]
     notes: list[str] = field(default_factory=list)
-    evaluations: list[Evaluation] = field(default_factory=list)
+    evaluations: list[EvaluationFigures] = field(default_factory=list)
 
     @property
     def reference(self) -> Row | None:
@@ -202,7 +202,7 @@ def _read_sweep(directory: Path) -> tuple[Sweep, bool]:
     sweep.evaluations, sweep.notes = evaluations, notes
     for row in sweep.rows:
         if measured and row.attention_length is not None and not row.same_run:
-            row.runs.append(Run(None, *measured))
+            row.runs.append(RunRecord(None, *measured))
     if not table:
         sweep.measures = _plain_measures([run for _, run in jobs])
     return sweep, bool(table)
@@ -240,26 +240,28 @@ def _plain(described: dict) -> Sweep:
     return Sweep(described["name"], described.get("scale"), "", None, None, None, {}, [], [])
 
 
-def _plain_measures(runs: list[Run]) -> list[str]:
+def _plain_measures(runs: list[RunRecord]) -> list[str]:
     tried = any(at(run.results, "attention") for run in runs)
     return MEASURES[:2] + OF_ATTENTION * tried + MEASURES[2:]
 
 
-def _read_run(directory: Path, seed: int | None, overrides: list[str]) -> Run:
+def _read_run(directory: Path, seed: int | None, overrides: list[str]) -> RunRecord:
     path = directory / "results.json"
     try:
         results = json.loads(path.read_text("utf-8"))
         status, error = results["status"], results.get("error")
     except FileNotFoundError:
-        return Run(seed, directory, overrides, None, "missing", "it has no results yet")
+        return RunRecord(seed, directory, overrides, None, "missing", "it has no results yet")
     except (ValueError, KeyError, TypeError):
-        return Run(seed, directory, overrides, None, "unreadable", "its results.json is damaged")
+        return RunRecord(seed, directory, overrides, None, "unreadable", "its results.json is damaged")
     schema = results.get("schema")
     if schema != SCHEMA or status not in ("completed", "failed", "interrupted"):
         problem = f"its results.json has schema {schema} and status {status}, this version reads {SCHEMA}"
-        return Run(seed, directory, overrides, None, "unreadable", problem)
+        return RunRecord(seed, directory, overrides, None, "unreadable", problem)
     error = None if status == "completed" else one_line(error)
-    return Run(results.get("seed") if seed is None else seed, directory, overrides, results, status, error)
+    return RunRecord(
+        results.get("seed") if seed is None else seed, directory, overrides, results, status, error
+    )
 
 
 def one_line(error: Any, most: int = 160) -> str:
@@ -282,7 +284,7 @@ def _gather(directories: list[Path]) -> Sweep:
     return Sweep(name, None, "", None, None, None, {}, _plain_measures(runs), list(rows.values()))
 
 
-def _words(run: Run) -> list[str]:
+def _words(run: RunRecord) -> list[str]:
     return sorted(word for word in run.overrides if not word.lstrip("+~").startswith(NO_SETTING))
 
 
@@ -298,9 +300,9 @@ def _label(rows: list[Row]) -> None:
         row.name = row.label = label if taken[label] == 1 else f"{label} ({taken[label]})"
 
 
-def _one_a_seed(row: Row, notes: list[str]) -> list[Run]:
+def _one_a_seed(row: Row, notes: list[str]) -> list[RunRecord]:
     """Return one run a seed: the completed one, where a seed stands in several directories."""
-    kept: dict[int | None, Run] = {}
+    kept: dict[int | None, RunRecord] = {}
     for run in row.runs:
         other = kept.setdefault(run.seed, run)
         if other is run:
@@ -317,15 +319,15 @@ def _one_a_seed(row: Row, notes: list[str]) -> list[Run]:
     return sorted(kept.values(), key=lambda run: (run.seed is None, run.seed or 0))
 
 
-def _rank(run: Run) -> int:
+def _rank(run: RunRecord) -> int:
     return ["missing", "unreadable", "interrupted", "failed", "completed"].index(run.status)
 
 
-def _went(run: Run) -> str:
+def _went(run: RunRecord) -> str:
     return {"interrupted": "was interrupted", "unreadable": "cannot be read"}.get(run.status, run.status)
 
 
-def _measured(run: Run) -> list:
+def _measured(run: RunRecord) -> list:
     """Return what a run measured and does not depend on how fast it was."""
     results = run.results or {}
     scores = [(entry.get("attention_length"), entry.get("loss")) for entry in results.get("attention") or []]

@@ -11,13 +11,13 @@ from pathlib import Path
 import torch
 
 from txl.model.blocked import QUERIES
-from txl.training.components import ConfigError
-from txl.training.config import Trainer
+from txl.settings.errors import ConfigError
+from txl.settings.schema import TrainerSettings
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # of mallopt, in glibc's malloc.h
 
 
-def check_device(settings: Trainer) -> None:
+def check_device(settings: TrainerSettings) -> None:
     """Raise ConfigError unless the device, and what needs it, are here."""
     here = torch.cuda.is_available() or torch.backends.mps.is_available()
     if settings.accelerator == "gpu" and not here:
@@ -77,7 +77,7 @@ def _bfloat16_of_the_processor() -> list[str]:
     return [name for name, probe in probes.items() if getattr(torch.cpu, probe, lambda: False)()]
 
 
-def keep_memory() -> None:
+def retain_freed_pages() -> None:
     """Let the C library keep memory that was freed, for the next tensor, instead of giving it back.
 
     The tensors of a step are large; the library would ask the kernel for each anew, and the kernel would fill
@@ -139,7 +139,7 @@ def device_name(device: torch.device) -> str:
     return f"cpu ({torch.get_num_threads()} threads)"
 
 
-def reason(error: BaseException) -> str:
+def failure_reason(error: BaseException) -> str:
     """Return in words why something failed, also when memory was all that was missing."""
     text = str(error) or type(error).__name__
     lacking = isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in text

@@ -15,7 +15,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from txl.data import Batch
 from txl.evaluation.scores import ScoreSum
 from txl.model import Memory, TransformerXL
-from txl.training.config import Evaluation, Reading, Training
+from txl.settings.schema import EvaluationSettings, ReadingSettings, TrainingSettings
 
 
 class LanguageModel(pl.LightningModule):
@@ -33,14 +33,14 @@ class LanguageModel(pl.LightningModule):
         extra: what checkpoints hold besides, plain types only: the settings and the vocabulary.
 
     Attributes:
-        sums_2: of the last step, in this process: the sum of the scores, and their number.
+        score_sum_and_count_2: of the last step, in this process: the sum of the scores, and their number.
     """
 
     def __init__(
         self,
         model: TransformerXL,
-        training: Training,
-        evaluation: Evaluation,
+        training: TrainingSettings,
+        evaluation: EvaluationSettings,
         optimizer: Callable[..., torch.optim.Optimizer],
         schedule: Callable[..., float],
         extra: dict[str, Any] | None = None,
@@ -53,7 +53,7 @@ class LanguageModel(pl.LightningModule):
         self.memory: Memory | None = None
         self.evaluation_memory: Memory | None = None
         self.scores = ScoreSum()
-        self.sums_2: Tensor | None = None
+        self.score_sum_and_count_2: Tensor | None = None
         self.gradient_norm = self.learning_rate = 0.0
         self.clipped_steps: int | Tensor = 0  # since whoever logs it set it back
         self.validated_at = -1  # the step of the last whole validation
@@ -69,11 +69,11 @@ class LanguageModel(pl.LightningModule):
         if self.training_settings.batch_chunks == 1:
             scores_BL, self.memory = self._read(batch, self.memory, self.training_settings)
             total = (scores_BL * batch.scored).sum()
-            self.sums_2 = torch.stack([total.detach(), count])
+            self.score_sum_and_count_2 = torch.stack([total.detach(), count])
             return total / share
-        return self._in_turn(batch, count, share)
+        return self._read_in_chunks(batch, count, share)
 
-    def _in_turn(self, batch: Batch, count: Tensor, share: Tensor) -> Tensor:
+    def _read_in_chunks(self, batch: Batch, count: Tensor, share: Tensor) -> Tensor:
         """Read the rows in chunks, each with its memory, and go back from each before the next is read.
 
         The gradients add up. The last chunk's loss is returned, for the trainer to go back from.
@@ -95,11 +95,11 @@ class LanguageModel(pl.LightningModule):
                 # the last chunk's gradients come, and only then exchanges them.
                 self.trainer.strategy.backward(loss / share, None)
         self.memory = Memory.of_parts(memories)
-        self.sums_2 = torch.stack([total, count])
+        self.score_sum_and_count_2 = torch.stack([total, count])
         return loss / share
 
     def optimizer_zero_grad(self, epoch: int, batch_index: int, optimizer: torch.optim.Optimizer) -> None:
-        """Forget the gradients of the step before, unless `_in_turn` has and made some of this step."""
+        """Forget the gradients of the step before, unless `_read_in_chunks` has made some of this step."""
         if self.training_settings.batch_chunks == 1:
             optimizer.zero_grad()
 
@@ -129,7 +129,7 @@ class LanguageModel(pl.LightningModule):
         self.evaluation_memory = None
 
     @contextmanager
-    def reading(self, settings: Evaluation) -> Iterator[None]:
+    def reading(self, settings: EvaluationSettings) -> Iterator[None]:
         """Evaluate with other lengths."""
         before, self.evaluation_settings = self.evaluation_settings, settings
         try:
@@ -150,13 +150,13 @@ class LanguageModel(pl.LightningModule):
         finally:
             position.clamp_length = before
 
-    def _read(self, batch: Batch, memory: Memory | None, reading: Reading) -> tuple[Tensor, Memory]:
+    def _read(self, batch: Batch, memory: Memory | None, reading: ReadingSettings) -> tuple[Tensor, Memory]:
         """Return the scores `[B, L]` of a segment and the memory after it."""
         memory = self._memory_for(batch, memory, reading).forget(batch.fresh)
         hidden_BLD, memory = self.model(batch.inputs, memory, reading.attention_length, reading.remembered)
         return self.model.embedding.scores(hidden_BLD, batch.targets), memory
 
-    def _memory_for(self, batch: Batch, memory: Memory | None, reading: Reading) -> Memory:
+    def _memory_for(self, batch: Batch, memory: Memory | None, reading: ReadingSettings) -> Memory:
         return self.model.empty_memory(len(batch.fresh), reading.memory_length) if memory is None else memory
 
     def configure_optimizers(self) -> dict[str, Any]:

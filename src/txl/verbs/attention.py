@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from txl.evaluation.attention import AttentionMeans
-    from txl.training.trained import Text, Trained
+    from txl.runs.trained import TokenizedText, TrainedModel
 
 ROWS = 64  # of single heads: as many tokens as the authors evaluate at once, and as can be read
 TOP_SHARE = 0.2  # of the memory, marked in Figure 6
@@ -76,9 +76,9 @@ def add_to(verbs: argparse._SubParsersAction) -> None:
 def _attention(arguments: argparse.Namespace) -> int:
     chosen = settings(arguments.overrides, Settings)
 
-    from txl.report.attention import draw_attention
-    from txl.report.attention_page import write_page
-    from txl.training.trained import load
+    from txl.report.figures.attention import draw_attention
+    from txl.report.render.attention_page import write_page
+    from txl.runs.trained import load
 
     trained = load(arguments.source, chosen.trust)
     text = trained.text(chosen.split, chosen.text)
@@ -101,12 +101,14 @@ def _attention(arguments: argparse.Namespace) -> int:
     return 0 if result["complete"] else 130
 
 
-def _measure(trained: Trained, read: Text, chosen: Settings) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def _measure(
+    trained: TrainedModel, read: TokenizedText, chosen: Settings
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return what is measured, as JSON and as arrays; of an interrupted reading what was read until then."""
     import numpy as np
 
     from txl.evaluation import attention as maps
-    from txl.training.trained import computing
+    from txl.runs.trained import inference_context
 
     model, text, memory = trained.model, read.tokens, chosen.memory_length
     if memory is None:
@@ -120,7 +122,7 @@ def _measure(trained: Trained, read: Text, chosen: Settings) -> tuple[dict[str, 
     asked = [0] if chosen.heads is None else chosen.heads
     maps.check_place(model, len(text), place, memory, segment, asked)  # refuse before the long reading
     counted = text if chosen.tokens is None else text[: memory + chosen.tokens]
-    with computing(model, chosen.device, "32-true"):
+    with inference_context(model, chosen.device, "32-true"):
         means, complete = _read(
             maps.mean_attention(model, counted, memory, segment, chosen.batch_size, chosen.terms)
         )

@@ -61,8 +61,8 @@ def composing() -> Iterator[None]:
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
-    from txl.training.command import one_line
-    from txl.training.compose import CONF
+    from txl.settings.compose import CONF
+    from txl.settings.errors import one_line
 
     try:
         yield
@@ -79,7 +79,7 @@ def settings(words: Iterable[str], kind: type[Kind]) -> Kind:
     Raises:
         ValueError: a word without `=`, a name that is not known, a value of another type.
     """
-    from txl.training.components import nearest  # which imports OmegaConf
+    from txl.settings.errors import nearest  # which imports OmegaConf
 
     hints, given = get_type_hints(kind), {}
     for word in words:
@@ -152,8 +152,10 @@ def check_place(path: Path) -> None:
 
 def write_result(path: Path, result: dict[str, Any]) -> None:
     """Write a result as JSON, whole or not at all; what is not finite becomes null."""
-    from txl.training.metrics import finite  # which imports Lightning
-    from txl.training.run import write_whole
+    from txl.records.files import (
+        finite,  # which imports Lightning
+        write_atomically,
+    )
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, json.dumps(finite(result), indent=2, ensure_ascii=False) + "\n")
+    write_atomically(path, json.dumps(finite(result), indent=2, ensure_ascii=False) + "\n")

@@ -22,8 +22,8 @@ def add_to(verbs: argparse._SubParsersAction) -> None:
 
 
 def _describe(arguments: argparse.Namespace) -> int:
-    from txl.training.compose import composed
-    from txl.training.describe import as_table, describe
+    from txl.runs.cost import as_table, describe
+    from txl.settings.compose import composed
 
     with composing():
         settings = composed([*arguments.overrides, "name=describe"])  # it is no run and has no name

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from txl.evaluation.perplexity import Reading
-    from txl.training.trained import Trained
+    from txl.runs.trained import TrainedModel
 
 WINDOW_STRIDE = 32  # of models without memory, unless another is asked for
 
@@ -85,7 +85,7 @@ def add_to(verbs: argparse._SubParsersAction) -> None:
 def _evaluate(arguments: argparse.Namespace) -> int:
     asked = settings(arguments.overrides, Evaluate)
 
-    from txl.training.trained import computing, load
+    from txl.runs.trained import inference_context, load
 
     trained = load(arguments.source, asked.trust)
     tokens, what = tokens_of(trained, asked)
@@ -100,7 +100,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
         check_place(place)
     unit, per_token, status = trained.vocabulary.unit, [], "completed"
     result = {"schema": 1, "verb": "evaluate", "source": str(trained.source), "read": what, "unit": unit}
-    with computing(trained.model, asked.device, asked.precision) as (device, precision):
+    with inference_context(trained.model, asked.device, asked.precision) as (device, precision):
         result |= {"status": "interrupted", "device": str(device), "precision": precision, "attention": []}
         for reading in readings:
             entry, scores = scored(trained, tokens, reading)
@@ -118,7 +118,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     write_result(path, result)
     written = [path]
     if len(result["attention"]) > 1:
-        from txl.report.attention_length import draw_attention_lengths
+        from txl.report.figures.attention_length import draw_attention_lengths
 
         figure = trained.directory / "figures" / f"{path.stem}.png"
         written.append(draw_attention_lengths(result["attention"], unit, what, figure))
@@ -135,7 +135,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def tokens_of(trained: Trained, asked: Evaluate) -> tuple[np.ndarray, str]:
+def tokens_of(trained: TrainedModel, asked: Evaluate) -> tuple[np.ndarray, str]:
     """Return the ids of the text that is asked for, and what it is.
 
     Raises:
@@ -155,7 +155,7 @@ def tokens_of(trained: Trained, asked: Evaluate) -> tuple[np.ndarray, str]:
     return tokens, text.title
 
 
-def readings_of(trained: Trained, asked: Evaluate, length: int) -> list[Reading]:
+def readings_of(trained: TrainedModel, asked: Evaluate, length: int) -> list[Reading]:
     """Return how the text is read at each of the attention lengths; by documents where the run reads so.
 
     Raises:
@@ -193,14 +193,14 @@ def readings_of(trained: Trained, asked: Evaluate, length: int) -> list[Reading]
     return readings
 
 
-def scored(trained: Trained, tokens: np.ndarray, reading: Reading) -> tuple[dict[str, Any], np.ndarray]:
+def scored(trained: TrainedModel, tokens: np.ndarray, reading: Reading) -> tuple[dict[str, Any], np.ndarray]:
     """Return an entry of the JSON for one way of reading, and the score of every target, nan where none."""
     import numpy as np
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from txl.evaluation.perplexity import half_interval, score_text
-    from txl.evaluation.scores import bits, perplexity
+    from txl.records.units import bits, perplexity
 
     scores, partial, warm_up = np.full(len(tokens) - 1, np.nan, np.float64), False, None
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
@@ -244,7 +244,7 @@ def as_table(result: dict[str, Any]):
     from rich import box
     from rich.table import Table
 
-    from txl.report.files import metric_of, score_key
+    from txl.records.units import metric_of, score_key
 
     key, (_, name) = score_key(result["unit"]), metric_of(result["unit"])
     digits = 2 if key == "perplexity" else 4
@@ -268,7 +268,11 @@ def as_table(result: dict[str, Any]):
 
 
 def write_scores(
-    path: Path, trained: Trained, tokens: np.ndarray, entries: list[dict[str, Any]], scores: list[np.ndarray]
+    path: Path,
+    trained: TrainedModel,
+    tokens: np.ndarray,
+    entries: list[dict[str, Any]],
+    scores: list[np.ndarray],
 ) -> None:
     """Write a line for each target: its place, id and symbol, and its score in nats at each length."""
     import json

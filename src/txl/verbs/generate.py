@@ -14,7 +14,7 @@ from txl.verbs.common import add_source, check_place, console, result_path, sett
 if TYPE_CHECKING:
     import numpy as np
 
-    from txl.training.trained import Trained
+    from txl.runs.trained import TrainedModel
 
 COLDEST = 1e-6  # temperature: below, logits may be divided to infinity
 BETWEEN = "---"  # the line between the prompts of a file
@@ -94,13 +94,13 @@ def add_to(verbs: argparse._SubParsersAction) -> None:
 def _generate(arguments: argparse.Namespace) -> int:
     asked = settings(arguments.overrides, Generate)
 
-    from txl.training.trained import computing, load
+    from txl.runs.trained import inference_context, load
 
     trained = load(arguments.source, asked.trust)
     prompts, reference, place = prompts_of(trained, asked)
     path = result_path(trained.directory, "generate", arguments.overrides, asked.out)
     check_place(path)
-    with computing(trained.model, asked.device, asked.precision):
+    with inference_context(trained.model, asked.device, asked.precision):
         written, whole = drawn(trained, prompts, asked)
     texts = [
         {
@@ -134,7 +134,7 @@ def _generate(arguments: argparse.Namespace) -> int:
     return 0 if whole else 130
 
 
-def prompts_of(trained: Trained, asked: Generate) -> tuple[list[list[int]], str | None, str | None]:
+def prompts_of(trained: TrainedModel, asked: Generate) -> tuple[list[list[int]], str | None, str | None]:
     """Return the prompts as ids, and for a place in a corpus how its text goes on and which place it is.
 
     Raises:
@@ -172,7 +172,7 @@ def written_in(file: Path) -> str:
         raise ValueError(f"file={file} is no text in UTF-8: {error}") from error
 
 
-def encoded(trained: Trained, text: str) -> list[int]:
+def encoded(trained: TrainedModel, text: str) -> list[int]:
     """Return a prompt as ids, words cut as the vocabulary has them, and say how many are unknown."""
     vocabulary = trained.vocabulary
     if vocabulary is not None and vocabulary.unit == "word":
@@ -190,7 +190,7 @@ def encoded(trained: Trained, text: str) -> list[int]:
     return ids.tolist()
 
 
-def slots_of(trained: Trained, asked: Generate) -> int:
+def slots_of(trained: TrainedModel, asked: Generate) -> int:
     """Return how many states the memory holds."""
     if asked.memory_length is not None:
         return asked.memory_length
@@ -199,7 +199,9 @@ def slots_of(trained: Trained, asked: Generate) -> int:
     return min(reach, own.get("attention_length") or reach) - 1
 
 
-def drawn(trained: Trained, prompts: list[list[int]], asked: Generate) -> tuple[list[list[list[int]]], bool]:
+def drawn(
+    trained: TrainedModel, prompts: list[list[int]], asked: Generate
+) -> tuple[list[list[list[int]]], bool]:
     """Return the samples of each prompt, and whether they are whole; a single one is printed as it comes."""
     import torch
     from rich.console import Console
@@ -249,7 +251,7 @@ def drawn(trained: Trained, prompts: list[list[int]], asked: Generate) -> tuple[
     return [ids[begin : begin + asked.samples] for begin in range(0, len(ids), asked.samples)], whole
 
 
-def shown(trained: Trained, ids: list[int]) -> str:
+def shown(trained: TrainedModel, ids: list[int]) -> str:
     """Return ids as people read them."""
     text = trained.vocabulary.decode(ids).decode(errors="replace")
     if trained.vocabulary.unit == "word":

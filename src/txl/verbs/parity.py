@@ -21,7 +21,7 @@ def add_to(verbs: argparse._SubParsersAction) -> None:
 
 def _parity(arguments: argparse.Namespace) -> int:
     from txl.interop.parity import TOLERANCE, compare
-    from txl.model.transformer import WAYS
+    from txl.model.transformer import ATTENTION_BACKENDS
 
     table = Table(box=box.SIMPLE_HEAVY, title="largest absolute differences")
     for heading in ("file", "attention", *TOLERANCE, ""):
@@ -29,7 +29,7 @@ def _parity(arguments: argparse.Namespace) -> int:
     failed = 0
     for path in arguments.files:
         try:
-            for attention in WAYS:
+            for attention in ATTENTION_BACKENDS:
                 comparison = compare(path, attention)
                 failed += not comparison.passed
                 gaps = (comparison.largest[kind] for kind in TOLERANCE)

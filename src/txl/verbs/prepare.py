@@ -21,7 +21,7 @@ def _prepare(arguments: argparse.Namespace) -> int:
     import logging
 
     from txl.data import report
-    from txl.training.prepare import as_table, prepare
+    from txl.runs.prepare import as_table, prepare
 
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     with composing():

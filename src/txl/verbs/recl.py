@@ -23,8 +23,8 @@ from txl.verbs.common import check_place, console, explain, result_path, setting
 if TYPE_CHECKING:
     import numpy as np
 
-    from txl.training.group import Member
-    from txl.training.trained import Text as ReadText
+    from txl.runs.group import GroupMember
+    from txl.runs.trained import TokenizedText
 
 SAVED_EVERY = 5.0  # seconds between two savings of the scores
 
@@ -108,8 +108,8 @@ def add_to(verbs: argparse._SubParsersAction) -> None:
 def _recl(arguments: argparse.Namespace) -> int:
     from txl.evaluation.contexts import choose_positions, context_lengths
     from txl.evaluation.recl import check_share
-    from txl.report.recl import draw_recl
-    from txl.training.group import member, names_of, text_of
+    from txl.report.figures.recl import draw_recl
+    from txl.runs.group import member, names_of, text_of
 
     words = [word for word in arguments.overrides if re.match(r"[a-z_]+=", word)]
     sources = [Path(word).expanduser() for word in arguments.overrides if word not in words]
@@ -150,7 +150,7 @@ def _recl(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _folder(members: list[Member], chosen: Settings) -> Path:
+def _folder(members: list[GroupMember], chosen: Settings) -> Path:
     """Return where the results belong: the same models and scores have the same place."""
     ours = next((one.trained.directory for one in members if one.trained), Path("outputs"))
     said = [str(one.source.resolve()) for one in members]
@@ -160,14 +160,19 @@ def _folder(members: list[Member], chosen: Settings) -> Path:
 
 
 def _scored(
-    one: Member, text: ReadText, positions: np.ndarray, lengths: list[int], chosen: Settings, folder: Path
+    one: GroupMember,
+    text: TokenizedText,
+    positions: np.ndarray,
+    lengths: list[int],
+    chosen: Settings,
+    folder: Path,
 ) -> tuple[np.ndarray, str]:
     """Return the scores `[J, P]` of a model, and in which file they are kept."""
     import numpy as np
     import torch
 
-    from txl.evaluation.contexts import EachContext, keep_scores, kept_scores, reads_ahead, score
-    from txl.training.trained import computing
+    from txl.evaluation.contexts import SeparateContexts, keep_scores, kept_scores, reads_ahead, score
+    from txl.runs.trained import inference_context
 
     cut = [min(length, one.cap or length) for length in lengths]
     distinct = sorted(set(cut))
@@ -177,10 +182,10 @@ def _scored(
     key = hashlib.sha256(key.encode()).hexdigest()
     scores_JP = kept_scores(path, key, (len(distinct), len(positions)))
     if np.isnan(scores_JP).any():
-        with computing(one.model, chosen.device, "32-true"), _bar(one.name) as advance:
+        with inference_context(one.model, chosen.device, "32-true"), _bar(one.name) as advance:
             window = text.tokens[positions[-1] - distinct[-1] : positions[-1] + 1].astype(np.int64)
             ahead = reads_ahead(one.reader, torch.from_numpy(window[None]), distinct)
-            reader = EachContext(one.reader) if ahead else one.reader
+            reader = SeparateContexts(one.reader) if ahead else one.reader
             saved = time.monotonic()
             try:
                 for done, total in score(
@@ -213,8 +218,8 @@ def _bar(name: str) -> Iterator[Callable[[int, int], None]]:
 
 
 def _result(
-    members: list[Member],
-    text: ReadText,
+    members: list[GroupMember],
+    text: TokenizedText,
     lengths: list[int],
     scored: list[tuple[np.ndarray, str]],
     chosen: Settings,
@@ -265,7 +270,7 @@ def _capped(length: int, cap: int | None) -> int:
 
 def as_table(result: dict) -> Group:
     """Return the result as Table 8 shows it, to be printed."""
-    from txl.evaluation.scores import perplexity
+    from txl.records.units import perplexity
 
     unit, longest = result["data"]["unit"], result["lengths"][-1]
     table = Table(box=box.SIMPLE_HEAVY, pad_edge=False, title=f"RECL in {unit}s", title_justify="left")

@@ -35,7 +35,7 @@ def add_to(verbs: argparse._SubParsersAction) -> None:
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    from txl.report.tables import summary_of, write_tables
+    from txl.report.render.tables import summary_of, write_tables
 
     project, entity = arguments.wandb_project, arguments.wandb_entity
     if (project or entity) and not arguments.wandb:
@@ -46,7 +46,7 @@ def _report(arguments: argparse.Namespace) -> int:
     for path in paths:
         console.print(os.path.relpath(path), markup=False, soft_wrap=True)
     if arguments.wandb:
-        from txl.report.wandb_report import publish
+        from txl.report.render.wandb_report import publish
 
         for line in publish(directories, paths[0].parent, project, entity):
             console.print(line, markup=False, soft_wrap=True)

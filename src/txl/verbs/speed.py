@@ -19,7 +19,7 @@ from rich.text import Text
 from txl.verbs.common import check_place, composing, console, explain, result_path, settings, write_result
 
 if TYPE_CHECKING:
-    from txl.evaluation.speed import Work
+    from txl.evaluation.speed import SpeedCase
     from txl.model import TransformerXL
 
 SEGMENT, BATCH = 128, 10  # where the source does not say how it is evaluated: the authors' for enwik8
@@ -88,7 +88,7 @@ def add_to(verbs: argparse._SubParsersAction) -> None:
 
 
 def _speed(arguments: argparse.Namespace) -> int:
-    from txl.training.trained import PRECISIONS
+    from txl.runs.trained import PRECISIONS
 
     sources, chosen, shape = told_apart(arguments.overrides)
     if chosen.precision not in PRECISIONS:  # said before the check, which takes its time in another one
@@ -115,8 +115,8 @@ def told_apart(words: list[str]) -> tuple[list[str], Speed, list[str]]:
     Raises:
         ValueError: a word that is none of them.
     """
-    from txl.training.compose import CONF, groups
-    from txl.training.config import Config
+    from txl.settings.compose import CONF, groups
+    from txl.settings.schema import Config
 
     names, sections = ({each.name for each in fields(kind)} for kind in (Speed, Config))
     sections.update(groups(CONF) if CONF.is_dir() else ())
@@ -135,7 +135,7 @@ def told_apart(words: list[str]) -> tuple[list[str], Speed, list[str]]:
 
 def loaded(source: str, chosen: Speed) -> tuple[TransformerXL, dict[str, Any]]:
     """Return the model of a source, and how it is evaluated and where results about it belong."""
-    from txl.training.trained import load
+    from txl.runs.trained import load
 
     trained = load(Path(source).expanduser(), chosen.trust)
     segment = (trained.description.get("reading") or {}).get("segment_length") or SEGMENT
@@ -144,8 +144,8 @@ def loaded(source: str, chosen: Speed) -> tuple[TransformerXL, dict[str, Any]]:
 
 def made(shape: list[str]) -> tuple[TransformerXL, dict[str, Any]]:
     """Return a random model of a shape, and how its experiment evaluates and where results belong."""
-    from txl.training.compose import composed
-    from txl.training.untrained import untrained
+    from txl.runs.untrained import untrained
+    from txl.settings.compose import composed
 
     with composing():
         model, config = untrained(composed([*shape, "name=speed"]))  # it is no run and has no name
@@ -162,8 +162,8 @@ def _measured(
     Raises:
         ValueError: too little memory, or a side that does not score right.
     """
-    from txl.report.speed import draw_speed
-    from txl.training.hardware import reason
+    from txl.report.figures.speed import draw_speed
+    from txl.training.hardware import failure_reason
 
     result["status"] = "interrupted"
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
@@ -175,10 +175,10 @@ def _measured(
         except KeyboardInterrupt:
             bar.console.print(f"interrupted while {bar.tasks[0].description}", style="red")
         except (RuntimeError, MemoryError) as error:
-            if not reason(error).startswith("out of memory"):
+            if not failure_reason(error).startswith("out of memory"):
                 raise
             raise ValueError(
-                f"while {bar.tasks[0].description}: {reason(error).splitlines()[0]}; use a smaller "
+                f"while {bar.tasks[0].description}: {failure_reason(error).splitlines()[0]}; use a smaller "
                 "batch_size or windows"
             ) from error
     if not result.get("attention"):
@@ -199,14 +199,14 @@ def _lengths(
 ) -> None:
     """Check what will be measured, then measure length after length; after each the result is written."""
     from txl.evaluation.speed import check, measure, vanilla_of
+    from txl.runs.trained import inference_context
     from txl.training.hardware import device_name
-    from txl.training.trained import computing
 
     vanilla, task, paper = vanilla_of(model, max(chosen.attention_length)), bar.tasks[0].id, published()
     precise = "64-true" if chosen.precision == "64-true" else "32-true"
     with (
-        computing(model, chosen.device, precise) as (device, _),
-        computing(vanilla, chosen.device, precise),
+        inference_context(model, chosen.device, precise) as (device, _),
+        inference_context(vanilla, chosen.device, precise),
     ):
         works, differences = works_of(chosen, own, device.type), []
         bar.update(task, total=sum(1 + 2 * work.turns for work in works))
@@ -216,8 +216,8 @@ def _lengths(
             bar.advance(task)
     result |= about(model, works, chosen)
     with (
-        computing(model, chosen.device, chosen.precision) as (_, precision),
-        computing(vanilla, chosen.device, chosen.precision),
+        inference_context(model, chosen.device, chosen.precision) as (_, precision),
+        inference_context(vanilla, chosen.device, chosen.precision),
     ):
         result |= {"device": device_name(device), "precision": precision, "precision_of_the_check": precise}
         result["attention"] = []
@@ -232,18 +232,18 @@ def _lengths(
             write_result(path, result)
 
 
-def works_of(chosen: Speed, own: dict[str, int], device: str) -> list[Work]:
+def works_of(chosen: Speed, own: dict[str, int], device: str) -> list[SpeedCase]:
     """Return what is measured at each attention length, what is not set taken from the source."""
-    from txl.evaluation.speed import Work
+    from txl.evaluation.speed import SpeedCase
 
     rows = chosen.batch_size or own["batch_size"]
     windows = chosen.windows or (1 if device == "cpu" else rows)
     segment = chosen.segment_length or own["segment_length"]
     more = rows, chosen.segments, windows, chosen.passes, chosen.rounds
-    return [Work(length, segment, *more) for length in dict.fromkeys(chosen.attention_length)]
+    return [SpeedCase(length, segment, *more) for length in dict.fromkeys(chosen.attention_length)]
 
 
-def about(model: TransformerXL, works: list[Work], chosen: Speed) -> dict[str, Any]:
+def about(model: TransformerXL, works: list[SpeedCase], chosen: Speed) -> dict[str, Any]:
     """Return what the numbers are of, for the JSON."""
     import torch
 
@@ -279,7 +279,7 @@ def about(model: TransformerXL, works: list[Work], chosen: Speed) -> dict[str, A
 
 def published() -> dict[int, float]:
     """Return the paper's ratio at each attention length; none outside of a checkout, which has Table 9."""
-    from txl.training.ablations import ABLATIONS, read
+    from txl.sweeps.definition import ABLATIONS, read
 
     rows = read("table9").table["rows"] if ABLATIONS.is_dir() else {}
     lengths = {name: re.fullmatch(r"length_(\d+)", name) for name in rows}

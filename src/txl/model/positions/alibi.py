@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from txl.model.positions.base import ByDistance, PositionEncoding, distances
+from txl.model.positions.base import DistanceScores, PositionEncoding, distances
 
 
 class AlibiPosition(PositionEncoding):
@@ -22,9 +22,9 @@ class AlibiPosition(PositionEncoding):
         slope_H = torch.tensor(slopes(self.n_head), device=x_BLD.device, dtype=x_BLD.dtype)
         return -distances(key_length, x_BLD.device)[:, None] * slope_H
 
-    def by_distance(self, layer: int, q_BLHC: Tensor, layer_table: Tensor) -> ByDistance:
+    def distance_scores(self, layer: int, q_BLHC: Tensor, layer_table: Tensor) -> DistanceScores:
         """Return the biases, the same in every layer."""
-        return ByDistance(numbers=layer_table)
+        return DistanceScores(biases=layer_table)
 
 
 def slopes(heads: int) -> list[float]:

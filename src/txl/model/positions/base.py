@@ -10,20 +10,20 @@ from torch import Tensor, nn
 from txl.model.dropout import Dropout
 
 
-class ByDistance(NamedTuple):
-    """What a distance adds to the score of a query and a key: `queries · keys + numbers`, as far as there.
+class DistanceScores(NamedTuple):
+    """What a distance adds to the score of a query and a key: `queries · keys + biases`, as far as there.
 
     Attributes:
         queries: `[B, L, H, C]`, scaled by 1/sqrt(C).
         keys: one for each distance, `[R, H, C]`: R - 1, R - 2, …, 0.
-        numbers: one for each distance, `[R, H]`.
+        biases: one for each distance, `[R, H]`.
     """
 
     queries: Tensor | None = None
     keys: Tensor | None = None
-    numbers: Tensor | None = None
+    biases: Tensor | None = None
 
-    def scores(self, length: int, key_length: int) -> Tensor | None:
+    def by_key(self, length: int, key_length: int) -> Tensor | None:
         """Return what is added to the content scores, `[B or 1, H, L, K]`; `None` for nothing.
 
         R may be smaller than K + 1: farther distances then count as R - 1. What the result holds for keys
@@ -35,10 +35,10 @@ class ByDistance(NamedTuple):
     def by_distance(self, length: int) -> Tensor | None:
         """Return the same by distance, `[B or 1, H, L, R]`, of the distances R - 1, R - 2, …, 0."""
         products = self.products()
-        if self.numbers is None:
+        if self.biases is None:
             return products
-        numbers = self.numbers.T[:, None].expand(-1, length, -1)
-        return numbers if products is None else products + numbers
+        biases = self.biases.T[:, None].expand(-1, length, -1)
+        return biases if products is None else products + biases
 
     def products(self) -> Tensor | None:
         """Return the queries times the keys of the distances, `[B, H, L, R]`; `None` without keys."""
@@ -121,13 +121,13 @@ class PositionEncoding(nn.Module):
         """
         return q_BLHC, k_BKHC
 
-    def by_distance(self, layer: int, q_BLHC: Tensor, layer_table: Tensor | None) -> ByDistance:
+    def distance_scores(self, layer: int, q_BLHC: Tensor, layer_table: Tensor | None) -> DistanceScores:
         """Return what the distances add to the content scores of this layer.
 
         The queries come scaled by 1/sqrt(C), before `queries_and_keys`. `layer_table` may lack its first
         rows: distances beyond those it has then count as the farthest of them.
         """
-        return ByDistance()
+        return DistanceScores()
 
 
 def sinusoids(position: Tensor, width: int, dtype: torch.dtype) -> Tensor:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from txl.model.positions.base import ByDistance, PositionEncoding, check_clamp, distances, sinusoids
+from txl.model.positions.base import DistanceScores, PositionEncoding, check_clamp, distances, sinusoids
 
 
 class RelativePosition(PositionEncoding):
@@ -74,6 +74,8 @@ class RelativePosition(PositionEncoding):
         """Return `q + u` and `k`: their product is (a) + (c)."""
         return q_BLHC + (self.u[layer % len(self.u)] * self.scale).to(q_BLHC.dtype), k_BKHC
 
-    def by_distance(self, layer: int, q_BLHC: Tensor, layer_table: Tensor) -> ByDistance:
+    def distance_scores(self, layer: int, q_BLHC: Tensor, layer_table: Tensor) -> DistanceScores:
         """Return `q + v` and W_R R: their product is (b) + (d)."""
-        return ByDistance(q_BLHC + (self.v[layer % len(self.v)] * self.scale).to(q_BLHC.dtype), layer_table)
+        return DistanceScores(
+            q_BLHC + (self.v[layer % len(self.v)] * self.scale).to(q_BLHC.dtype), layer_table
+        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from txl.model.positions.base import ByDistance, PositionEncoding, check_clamp, distances
+from txl.model.positions.base import DistanceScores, PositionEncoding, check_clamp, distances
 
 
 class ShawPosition(PositionEncoding):
@@ -63,9 +63,9 @@ class ShawPosition(PositionEncoding):
         """Return the queries, moved by u if term (c) is kept, and the keys."""
         return (q_BLHC + self.u[layer] * self.scale if self.global_terms else q_BLHC), k_BKHC
 
-    def by_distance(self, layer: int, q_BLHC: Tensor, layer_table: Tensor) -> ByDistance:
+    def distance_scores(self, layer: int, q_BLHC: Tensor, layer_table: Tensor) -> DistanceScores:
         """Return term (b), and (d) if it is kept."""
-        numbers_RH = None
+        biases_RH = None
         if self.global_terms:
-            numbers_RH = self.distance_bias[layer, self.table(q_BLHC, len(layer_table) - 1)] * self.scale
-        return ByDistance(q_BLHC, layer_table, numbers_RH)
+            biases_RH = self.distance_bias[layer, self.table(q_BLHC, len(layer_table) - 1)] * self.scale
+        return DistanceScores(q_BLHC, layer_table, biases_RH)

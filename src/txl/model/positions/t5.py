@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from txl.model.positions.base import ByDistance, PositionEncoding, distances
+from txl.model.positions.base import DistanceScores, PositionEncoding, distances
 
 
 class T5Position(PositionEncoding):
@@ -52,6 +52,6 @@ class T5Position(PositionEncoding):
         """Return the biases `[K + 1, H]` of the distances K, K - 1, …, 0."""
         return self.numbers[self.bucket(distances(key_length, x_BLD.device))]
 
-    def by_distance(self, layer: int, q_BLHC: Tensor, layer_table: Tensor) -> ByDistance:
+    def distance_scores(self, layer: int, q_BLHC: Tensor, layer_table: Tensor) -> DistanceScores:
         """Return the biases, the same in every layer."""
-        return ByDistance(numbers=layer_table)
+        return DistanceScores(biases=layer_table)

@@ -8,7 +8,8 @@ from typing import Any
 
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
-from txl.training.metrics import RunLogger, finite
+from txl.records.files import finite
+from txl.training.loggers.jsonl import RunLogger
 
 
 class Csv(RunLogger):

@@ -16,8 +16,8 @@ from typing import Any
 import wandb
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
-from txl.training.components import ConfigError
-from txl.training.metrics import RunLogger
+from txl.settings.errors import ConfigError
+from txl.training.loggers.jsonl import RunLogger
 
 log = logging.getLogger(__name__)
 

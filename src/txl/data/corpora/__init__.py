@@ -1,0 +1,1 @@
+"""Text of any size to arrays of token ids in the cache."""

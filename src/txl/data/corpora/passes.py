@@ -1,0 +1,179 @@
+"""The passes over a text of any size: its hash and its UTF-8, its symbols and their counts, its ids.
+
+Each reads piece by piece and keeps what it counts, never the text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from txl.data import bpe
+from txl.data.corpora import workers
+from txl.data.corpora.reading import PIECE, Part, borders, chunks
+from txl.data.corpora.workers import Lines, Workers
+from txl.data.progress import Progress
+from txl.data.vocabulary import HIGHEST, Vocabulary, code_points
+
+Splits = dict[str, list[Part]]
+SERIAL = 2**25  # bytes of words up to which one process is quicker than starting more
+MOST = 4  # processes; each holds the vocabulary, and one merges what they count
+LINES_AT_ONCE = 2**23  # bytes of a task for one process
+AT_ONCE = 2**19  # bytes of text that the encoder of bpe takes at once
+
+
+def size(splits: Splits) -> int:
+    """Return how many bytes a text has."""
+    return sum(part.size for parts in splits.values() for part in parts)
+
+
+def hashes(splits: Splits, unit: str) -> tuple[str, dict[str, str]]:
+    """Return the sha256 of the whole text, its splits one after the other, and of each split.
+
+    Raises:
+        ValueError: it is not UTF-8 though the unit asks for it.
+    """
+    whole, each = hashlib.sha256(), {}
+    with Progress("reading", size(splits)) as progress:
+        for split, parts in splits.items():
+            one = hashlib.sha256()
+            for part in parts:
+                place = part.begin
+                for chunk in chunks(part, unit):
+                    if unit != "byte":
+                        _check_utf8(chunk, place, part)
+                    whole.update(chunk)
+                    one.update(chunk)
+                    place += len(chunk)
+                    progress.advance(len(chunk))
+            each[split] = one.hexdigest()
+    return whole.hexdigest(), each
+
+
+def _check_utf8(chunk: bytes, place: int, part: Part) -> None:
+    try:
+        chunk.decode()
+    except UnicodeDecodeError as error:
+        where = place + error.start
+        wide = " (it looks like UTF-16)" if where == 0 and chunk[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
+        raise ValueError(
+            f"data.path: {part.shown} is not UTF-8 at byte {where:,}{wide}; convert it (iconv -t UTF-8), or "
+            "use data.unit=byte"
+        ) from error
+
+
+@dataclass
+class Counts:
+    """What occurs in each split.
+
+    Attributes:
+        symbols: of each split, the number of each symbol, in order of first appearance.
+        learnt: for bpe, its symbols and merges, in the order in which they were learnt.
+    """
+
+    symbols: dict[str, dict[str | bytes, int]]
+    learnt: tuple[list[str], list[tuple[str, str]]] | None = None
+
+    def total(self, split: str) -> int:
+        """Return how many tokens a split has."""
+        return sum(self.symbols[split].values())
+
+
+def count_words(splits: Splits, end_of_line: str) -> Counts:
+    """Return the counts of the words of a text.
+
+    Args:
+        splits: the text.
+        end_of_line: what stands for the end of a line.
+    """
+    counts = Counts({split: Counter() for split in splits})
+    with (
+        Progress("counting words", size(splits)) as progress,
+        Workers(processes(splits), workers.count, end_of_line) as pool,
+    ):
+        for split, parts in splits.items():
+            for found, lines in zip(pool.map(tasks(parts)), tasks(parts), strict=True):
+                counts.symbols[split].update(found)
+                progress.advance(lines.end - lines.begin)
+    return counts
+
+
+def count_characters(splits: Splits, unit: str, drop: bytes) -> Counts:
+    """Return the counts of the bytes or characters of a text, but for one byte that is left out, if any."""
+    kinds = HIGHEST + 1 if unit == "char" else 256
+    symbol = chr if unit == "char" else lambda value: bytes([value])
+    counts = Counts({})
+    with Progress(f"counting {unit}s", size(splits)) as progress:
+        for split, parts in splits.items():
+            codes = (code_points(unit, text) for text in texts(parts, unit, drop, PIECE, progress))
+            counts.symbols[split] = {symbol(code): number for code, number in _tally(codes, kinds).items()}
+    return counts
+
+
+def count_learnt(splits: Splits, vocabulary: int) -> Counts:
+    """Learn an encoding from the training split and return the counts of its symbols."""
+    with Progress("learning bpe", sum(part.size for part in splits["train"])) as progress:
+        training = texts(splits["train"], "bpe", b"", AT_ONCE, progress)
+        learnt = bpe.learn((text.decode() for text in training), vocabulary)
+    counts, encoder = Counts({}, learnt), bpe.tokenizer(*learnt)
+    with Progress("counting symbols", size(splits)) as progress:
+        for split, parts in splits.items():
+            ids = (bpe.encode(encoder, text.decode()) for text in texts(parts, "bpe", b"", AT_ONCE, progress))
+            numbers = _tally(ids, len(learnt[0]))
+            counts.symbols[split] = {learnt[0][index]: number for index, number in numbers.items()}
+    return counts
+
+
+def _tally(codes: Iterable[np.ndarray], kinds: int) -> dict[int, int]:
+    """Return how often each number below `kinds` occurs, in order of first appearance."""
+    counts, first = np.zeros(kinds, dtype=np.int64), []
+    for piece in codes:
+        new = counts == 0
+        counts += np.bincount(piece, minlength=kinds)
+        if (new & (counts > 0)).any():
+            values, places = np.unique(piece[new[piece]], return_index=True)
+            first += values[np.argsort(places)].tolist()
+    return {value: int(counts[value]) for value in first}
+
+
+def processes(splits: Splits) -> int:
+    """Return among how many processes reading words is worth dividing."""
+    return min(os.cpu_count() or 1, MOST) if size(splits) > SERIAL else 1
+
+
+def tasks(parts: list[Part]) -> Iterator[Lines]:
+    """Yield the lines of a split, piece by piece; the last line of a file ends with it."""
+    for part in parts:
+        for begin, end in borders(part, "word", LINES_AT_ONCE):
+            yield Lines(part.path, begin, end, end == part.end)
+
+
+def texts(parts: list[Part], unit: str, drop: bytes, length: int, progress: Progress) -> Iterator[bytes]:
+    """Yield the text of a split, piece by piece, without one byte that is left out, if any."""
+    for part in parts:
+        for chunk in chunks(part, unit, length):
+            yield chunk.replace(drop, b"") if drop else chunk
+            progress.advance(len(chunk))
+
+
+def encode(
+    splits: Splits, vocabulary: Vocabulary, drop: bytes, write: Callable[[str, np.ndarray], None]
+) -> None:
+    """Call `write` with the split and the ids of each piece of a text, in order."""
+    unit, length = vocabulary.unit, AT_ONCE if vocabulary.unit == "bpe" else PIECE
+    with Progress("encoding", size(splits)) as progress:
+        if unit != "word":
+            for split, parts in splits.items():
+                for text in texts(parts, unit, drop, length, progress):
+                    write(split, vocabulary.encode(text))
+            return
+        with Workers(processes(splits), workers.encode, vocabulary) as pool:
+            for split, parts in splits.items():
+                for ids, lines in zip(pool.map(tasks(parts)), tasks(parts), strict=True):
+                    write(split, ids)
+                    progress.advance(lines.end - lines.begin)

@@ -1,0 +1,1 @@
+"""Which row of the batch reads which tokens, in which order."""

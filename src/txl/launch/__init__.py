@@ -1,0 +1,1 @@
+"""Which process this is, starting the others, and the one protocol for stopping them."""

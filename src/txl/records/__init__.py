@@ -1,0 +1,1 @@
+"""The files a run leaves, read and written whole: needs neither torch nor Lightning."""

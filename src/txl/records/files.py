@@ -1,0 +1,74 @@
+"""Files written whole or not at all, and the lock_directory that keeps other processes out of a directory."""
+
+from __future__ import annotations
+
+import fcntl
+import math
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+
+class LockedError(ValueError):
+    """Another process is at the directory."""
+
+
+def lock_directory(directory: Path, seconds: float = 10.0, setting: str = "hydra.run.dir") -> int:
+    """Return a descriptor that keeps other processes out of a directory until this one ends.
+
+    Args:
+        directory: of a run or a sweep.
+        seconds: to wait for one that is about to end.
+        setting: what chooses the directory.
+
+    Raises:
+        LockedError: another process is at it.
+    """
+    descriptor = os.open(directory, os.O_RDONLY)
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return descriptor
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                os.close(descriptor)
+                raise LockedError(
+                    f"another process is running in {directory}; wait for it, or choose another {setting}"
+                ) from None
+            time.sleep(0.1)
+        except OSError:  # a file system without locks
+            return descriptor
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file beside its place and rename it, so that nobody ever sees a part of it."""
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with part.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def finite(value: Any) -> Any:
+    """Return plain JSON values, what is not finite as `None`."""
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(item) for item in value]
+    value = value.item() if hasattr(value, "item") else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def flatten(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested settings with dotted keys."""
+    found = {}
+    for key, value in settings.items():
+        found |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return found

@@ -1,0 +1,127 @@
+"""What stands in `results.json`: the parts that every run has, its scores, the versions it depends on."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import txl
+from txl.records.files import finite, write_atomically
+from txl.records.units import bits, perplexity
+
+SCHEMA = 1
+
+
+def initial_results(
+    name: str | None, seed: int | None, overrides: list[str], config: dict | None
+) -> dict[str, Any]:
+    """Return the results of a run that has not come to anything yet.
+
+    Args:
+        name: what the run is called.
+        seed: of its random numbers.
+        overrides: what the user changed.
+        config: all settings, resolved; `None` if they cannot be composed.
+    """
+    parts = dict.fromkeys(("model", "data", "training", "valid", "test", "attention"))
+    return {
+        "schema": SCHEMA,
+        "name": name,
+        "status": "interrupted",
+        "error": "the process was killed",
+        "seed": seed,
+        "overrides": overrides,
+        "config": config,
+        **parts,
+        "versions": versions(),
+        "git": git(Path(__file__).parent),
+        "finished_at": None,
+    }
+
+
+def utc_now() -> str:
+    """Return the time in UTC, to the second."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def score_entry(scores: Any, unit: str, settings: Any) -> dict[str, Any]:
+    """Return a score for `results.json`, with the settings it was measured under."""
+    return {
+        "loss": scores.loss,
+        "perplexity": perplexity(scores.loss),
+        "bits_per_character": bits(scores.loss) if unit in ("byte", "char") else None,
+        "tokens_scored": scores.count,
+        "segment_length": settings.segment_length,
+        "memory_length": settings.memory_length,
+        "attention_length": settings.longest_attention,
+        "clamp_length": settings.clamp_length,
+        "half_loss": settings.loss == "half",
+        "stride": settings.step,
+        "batch_size": settings.batch_size,
+    }
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that a result depends on."""
+    found = {"txl": txl.__version__, "python": platform.python_version()}
+    for package in ("torch", "pytorch-lightning", "hydra-core", "numpy"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "unknown"
+    return found
+
+
+def git(folder: Path) -> dict[str, Any] | None:
+    """Return the commit of the code and whether it was changed since; `None` outside a checkout."""
+
+    def ask(*words: str) -> str:
+        command = ["git", "-C", str(folder), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
+    try:
+        return {"commit": ask("rev-parse", "HEAD"), "changed": bool(ask("status", "--porcelain"))}
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def read_results(directory: Path) -> dict[str, Any]:
+    """Return `results.json` of a run.
+
+    Raises:
+        ValueError: it is damaged.
+    """
+    path = Path(directory) / "results.json"
+    try:
+        results = json.loads(path.read_text("utf-8"))
+        results["status"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{path} is damaged ({type(error).__name__}: {error}); bring it back, or delete it to begin the "
+            "run anew"
+        ) from error
+    return results
+
+
+def read_status(directory: Path) -> str | None:
+    """Return the status of a run; `None` if it has not initial_results."""
+    return read_results(directory)["status"] if (Path(directory) / "results.json").exists() else None
+
+
+def record_failure(directory: Path, message: str, initial_results: dict[str, Any]) -> None:
+    """Write down that a run has failed, where its first process cannot.
+
+    Args:
+        directory: of the run.
+        message: why.
+        initial_results: the results to write if the first process has not come to write any.
+    """
+    path = directory / "results.json"
+    results = read_results(directory) if path.exists() else initial_results
+    results = finite({**results, "status": "failed", "error": message})
+    write_atomically(path, json.dumps(results, indent=2) + "\n")

@@ -1,0 +1,1 @@
+"""A report as text: Markdown, LaTeX, CSV, HTML pages, the console, W&B."""

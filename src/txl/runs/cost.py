@@ -1,0 +1,108 @@
+"""`txl describe`: what a model costs, before anything is allocated or trained."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+from rich import box
+from rich.table import Table
+
+from txl.model.cost import (
+    activation_bytes,
+    flops_per_token,
+    memory_bytes,
+    parameter_counts,
+    softmax_bytes,
+    training_flops_per_token,
+)
+from txl.runs import assemble
+from txl.settings.components import component
+from txl.settings.errors import ConfigError
+from txl.settings.schema import check
+
+FLOAT32 = 4  # bytes
+
+
+def describe(
+    settings: DictConfig, devices: int = 1, peak: float | None = None, utilization: float = 0.4
+) -> dict[str, Any]:
+    """Return the parameters, memory, operations and time of a configuration.
+
+    Args:
+        settings: composed. Where the text's vocabulary is not known from the settings
+            (`data.vocabulary`), the text is prepared to count it.
+        devices: among which the batch is divided; each holds the whole model (data parallel).
+        peak: operations a second of one device, for the time to train; `None` leaves the time out.
+        utilization: the share of the peak that is reached.
+
+    Raises:
+        ConfigError: impossible settings, or a batch that the devices do not divide.
+    """
+    if OmegaConf.is_missing(settings.data, "path"):
+        if not settings.data.get("vocabulary"):
+            raise ConfigError("data.path is missing; give data.path=…, or data.vocabulary=N, which is enough")
+        settings.data.path = "not needed"
+    config = check(settings)
+    training, evaluation = config.training, config.evaluation
+    if training.batch_size % devices:
+        raise ConfigError(
+            f"training.batch_size={training.batch_size} cannot be divided among {devices} devices"
+        )
+    vocabulary = config.data.get("vocabulary") or len(component(config.data, "data")().vocabulary)
+    with torch.device("meta"):
+        model = assemble.network(config, vocabulary)
+    rows = training.batch_size // devices
+    parameters, in_layers = parameter_counts(model)
+    lengths = (training.segment_length, training.memory_length)
+    weights = FLOAT32 * parameters
+    memory = {
+        "parameters": weights,
+        "gradients": weights,
+        "optimizer": 2 * weights,  # Adam's two moments
+        "layer_activations": activation_bytes(model, rows, *lengths),
+        "softmax": softmax_bytes(model, rows, training.segment_length),
+        "recurrence": memory_bytes(model, rows, training.memory_length),
+    }
+    step_tokens = training.batch_size * training.step
+    train_flops = assemble.per_target(training_flops_per_token, model, training, devices)
+    tokens = step_tokens * config.trainer.max_steps
+    described = {
+        "vocabulary": vocabulary,
+        "parameters": parameters,
+        "parameters_in_layers": in_layers,
+        "devices": devices,
+        "rows_per_device": rows,
+        "memory_bytes_per_device": {**memory, "sum": sum(memory.values())},
+        "training_flops_per_token": train_flops,
+        "evaluation_flops_per_token": assemble.per_target(flops_per_token, model, evaluation, devices),
+        "training_tokens": tokens,
+        "training_flops": train_flops * tokens,
+        "seconds": None,
+    }
+    if peak is not None:
+        described["seconds"] = train_flops * tokens / (peak * utilization * devices)
+        described |= {"peak_flops": peak, "utilization": utilization}
+    return described
+
+
+def as_table(name: str, described: dict[str, Any]) -> Table:
+    """Return the description for people."""
+    table = Table(box=box.SIMPLE_HEAVY, title=name, show_header=False, title_style="bold")
+    table.add_column()
+    table.add_column(justify="right")
+    for key in ("vocabulary", "parameters", "parameters_in_layers"):
+        table.add_row(key.replace("_", " "), f"{described[key]:,}")
+    table.add_row("rows on each of the devices", f"{described['rows_per_device']} × {described['devices']}")
+    for part, size in described["memory_bytes_per_device"].items():
+        what = "memory of a device, float32" if part == "sum" else f"  {part}"
+        table.add_row(what.replace("_", " "), f"{size / 2**30:,.2f} GiB")
+    table.add_row("training, operations a token", f"{described['training_flops_per_token']:.3e}")
+    table.add_row("evaluation, operations a token", f"{described['evaluation_flops_per_token']:.3e}")
+    table.add_row("training, tokens", f"{described['training_tokens']:,}")
+    table.add_row("training, operations", f"{described['training_flops']:.3e}")
+    if described["seconds"] is not None:
+        share = f"{described['utilization']:.0%} of {described['peak_flops']:.3g} operations a second"
+        table.add_row(f"time to train at {share}", f"{described['seconds'] / 3600:,.1f} h")
+    return table

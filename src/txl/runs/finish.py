@@ -1,0 +1,124 @@
+"""After training: the best weights, the scores of both splits, a sample, the figure and the table."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import time
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.strategies import FSDPStrategy
+from rich.text import Text
+
+from txl.data import Corpus, Streams
+from txl.evaluation.compressors import compressed_bits
+from txl.evaluation.generation import generate
+from txl.records.results import score_entry
+from txl.report import draw_learning_curve, summary
+from txl.runs.assemble import attention_streams
+from txl.runs.directory import RunDirectory
+from txl.settings.schema import Config
+from txl.terminal import console
+from txl.training.callbacks.checkpoints import BEST, Checkpoints
+from txl.training.module import LanguageModel
+
+log = logging.getLogger(__name__)
+
+
+def finish(
+    config: Config,
+    module: LanguageModel,
+    corpus: Corpus,
+    streams: dict[str, Streams],
+    trainer: pl.Trainer,
+    run: RunDirectory,
+) -> None:
+    """Score validation and test text with the best weights, and show what came out."""
+    settings = config.evaluation
+    use_best_weights(module, streams["valid"], trainer, run)
+    run.record_scores("valid", module.scores, corpus.unit, settings)
+    trainer.test(module, streams["test"], verbose=False)
+    run.record_scores("test", module.scores, corpus.unit, settings)
+    score_attention_lengths(config, module, corpus, trainer, run)
+    if not trainer.is_global_zero:
+        return
+    if corpus.unit in ("byte", "char"):
+        text = corpus.vocabulary.decode(corpus.tokens["test"])
+        run.record(compressors=compressed_bits(text, len(corpus.tokens["test"])))
+    if not isinstance(trainer.strategy, FSDPStrategy):  # else no process has the whole model
+        prompt, written = write_sample(config, module, corpus)
+        (run.directory / "sample.txt").write_text(
+            f"{prompt}\n\n=== the model goes on ===\n\n{written}\n", "utf-8"
+        )
+        console.print(Text(f"\n{prompt}", "dim") + Text(written, "bold"))
+    figure = draw_learning_curve(run.directory)
+    console.print()
+    console.print(summary(run.directory))
+    for name, path in {
+        "results": run.directory / "results.json",
+        "checkpoint": run.checkpoints / "best.ckpt",
+        "figure": figure,
+    }.items():
+        console.print(f"{name:>10}  {os.path.relpath(path, run.home)}", soft_wrap=True)
+
+
+def use_best_weights(module: LanguageModel, valid: Streams, trainer: pl.Trainer, run: RunDirectory) -> None:
+    """Score the last weights; keep them as the best, or go back to better ones of an earlier validation."""
+    kept = next(callback for callback in trainer.callbacks if isinstance(callback, Checkpoints))
+    if module.validated_at != trainer.global_step or not module.scores.count:
+        trainer.validate(module, valid, verbose=False)
+    path = run.checkpoints / BEST
+    if module.scores.loss <= kept.best or not path.exists():
+        kept.best = module.scores.loss
+        kept.save(trainer, best=True)
+        return
+    checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    log.info("the weights of step %d were better on valid and are used", checkpoint["global_step"])
+    if isinstance(trainer.strategy, FSDPStrategy):  # which alone knows where each part of them belongs
+        trainer.validate(module, valid, ckpt_path=path, verbose=False)
+        return
+    module.load_state_dict(checkpoint["state_dict"])
+    trainer.validate(module, valid, verbose=False)
+
+
+def score_attention_lengths(
+    config: Config, module: LanguageModel, corpus: Corpus, trainer: pl.Trainer, run: RunDirectory
+) -> None:
+    """Score the validation text at each of the attention lengths that were asked for (Table 6)."""
+    scores: list[dict[str, Any]] = []
+    for length in config.evaluation.attention_lengths:
+        reading = config.evaluation.at(length)
+        streams = attention_streams(config, corpus, reading)
+        began = time.monotonic()
+        # Eagerly: each length has shapes of its own, and each would be compiled.
+        with module.reading(reading), torch.compiler.set_stance("force_eager"):
+            trainer.test(module, streams, verbose=False)
+        score = score_entry(module.scores, corpus.unit, reading) | {"seconds": time.monotonic() - began}
+        scores.append(score)
+        run.record(attention=scores)
+        log.info("attention length %d: %.4f nats a token on valid", length, score["loss"])
+
+
+def write_sample(config: Config, module: LanguageModel, corpus: Corpus) -> tuple[str, str]:
+    """Return a prompt from the test text and what the model writes after it."""
+    settings = config.sample
+    model = module.model.eval()
+    device = model.embedding.bias.device
+    prompt = torch.from_numpy(corpus.tokens["test"][: settings.prompt_tokens].astype("int64")).to(device)
+    written = generate(
+        model,
+        prompt[None],
+        model.empty_memory(1, config.evaluation.longest_attention - 1),
+        config.evaluation.segment_length,
+        settings.temperature,
+        settings.top_k,
+        torch.Generator(device).manual_seed(config.seed),
+    )
+    # Eagerly, where it reads the model itself: its shapes are many and small, and each would be compiled.
+    with module.clamped(), torch.compiler.set_stance("force_eager"):
+        ids = [token.item() for token in itertools.islice(written, settings.tokens)]
+    decode = corpus.vocabulary.decode
+    return decode(prompt.tolist()).decode(errors="replace"), decode(ids).decode(errors="replace")

@@ -1,0 +1,183 @@
+"""A group of models that read the same tokens: ours, and Hugging Face's from a directory."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from txl.data import Vocabulary
+from txl.evaluation.contexts import TransformerScorer, WindowScorer
+from txl.interop.causal import CausalModel, is_foreign
+from txl.runs.trained import TokenizedText, TrainedModel, load
+
+ABSOLUTE = "its encoding knows places within a segment, and it was trained on segments of {} without memory"
+TABLE = "the positions it was made for (max_position_embeddings)"
+
+
+@dataclass(frozen=True)
+class GroupMember:
+    """A model of a group.
+
+    Attributes:
+        name: in tables and figures.
+        source: what was named.
+        model: the module to be moved to a device.
+        reader: scores windows with it.
+        cap: the longest context it reads, in tokens; `None` for any. A longer one is cut to this.
+        cap_reason: where the cap is from; `None` without one.
+        reading: what else its scores depend on, beside its parameters.
+        trained: of ours, the model with what belongs to it.
+    """
+
+    name: str
+    source: Path
+    model: torch.nn.Module
+    reader: WindowScorer
+    cap: int | None
+    cap_reason: str | None
+    reading: dict[str, Any]
+    trained: TrainedModel | None = None
+
+    def sha256(self) -> str:
+        """Return a hash of the parameters."""
+        digest = hashlib.sha256()
+        for name, value in self.model.state_dict().items():
+            digest.update(f"{name} {value.dtype} {list(value.shape)}".encode())
+            digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+        return digest.hexdigest()
+
+
+def member(
+    source: Path, name: str, cap: int | None = None, attention_length: int | None = None, trust: bool = False
+) -> GroupMember:
+    """Return a model of a group.
+
+    One of ours with memory, or whose encoding knows distances, reads any context; without memory and with
+    places counted from the segment's start, the segment of its training. Another's reads the positions that
+    it was made for.
+
+    Args:
+        source: a run directory, a checkpoint, a `.safetensors`, or a directory of `save_pretrained`.
+        name: in tables and figures.
+        cap: the longest context it reads, in place of that rule.
+        attention_length: keys a query may see, itself included; `None` for those of its run's evaluation, or
+            else the whole context. Ours only.
+        trust: see `load`.
+
+    Raises:
+        ValueError, OSError, ImportError: see `load` and `CausalModel`; an attention length of another's.
+    """
+    if cap is not None and cap < 1:
+        raise ValueError(f"cap={cap} must be positive or null")
+    if attention_length is not None and attention_length < 1:
+        raise ValueError(f"attention_length={attention_length} must be positive or null")
+    given = "as given" if cap else None
+    if is_foreign(source):
+        if attention_length is not None:
+            raise ValueError(f"attention_length is for models of ours; for {source} say null, or a cap")
+        foreign = CausalModel(source)
+        own = cap or foreign.longest
+        return GroupMember(name, source, foreign.model, foreign, own, given or (own and TABLE), {})
+    trained = load(source, trust)
+    model, reading = trained.model, trained.description.get("reading") or {}
+    attention_length = attention_length or reading.get("attention_length")
+    segment, memory, reason = None, 0, given
+    if model.position.absolute and reading.get("memory_length"):
+        memory = reading["memory_length"]
+        segment = model.position.key_length - memory
+        if segment < 1:
+            segment = model.position.key_length
+    elif model.position.absolute and cap is None:
+        cap = model.position.key_length
+        reason = ABSOLUTE.format(cap)
+    how = {
+        "attention_length": attention_length,
+        "segment_length": segment,
+        "memory_length": memory,
+        "clamp_length": getattr(model.position, "clamp_length", None),
+    }
+    reader = TransformerScorer(model, attention_length, segment, memory)
+    return GroupMember(name, source, model, reader, cap, reason, how, trained)
+
+
+def names_of(sources: Sequence[Path]) -> list[str]:
+    """Return for each source the shortest end of its path that no other has.
+
+    Raises:
+        ValueError: a source that is named twice.
+    """
+    paths = [path.resolve() for path in sources]
+    if len(set(paths)) < len(paths):
+        raise ValueError("a model is named twice; tell them apart by names=[…]")
+    for depth in range(1, max(len(path.parts) for path in paths) + 1):
+        names = ["/".join(path.parts[-depth:]) for path in paths]
+        if len(set(names)) == len(names):
+            break
+    return names
+
+
+def text_of(members: Sequence[GroupMember], split: str, file: Path | None) -> TokenizedText:
+    """Return the text that a group reads, its tokens checked with every model.
+
+    Args:
+        members: the group.
+        split: of the corpus of the first model of ours that knows one.
+        file: a text to read in its place: by the vocabulary of ours or else by the first model's tokenizer.
+
+    Raises:
+        ValueError: models of different tokens, no vocabulary or corpus, a split that is not there, a text
+            with symbols that the vocabulary does not hold.
+        OSError: the text cannot be read.
+    """
+    ours = [one.trained for one in members if one.trained]
+    knowing = [trained for trained in ours if trained.vocabulary is not None]
+    if not knowing:
+        if ours or file is None:
+            raise ValueError(
+                "no model of the group knows its vocabulary; name one of a run, or for models of Hugging "
+                "Face alone a text, text=…"
+            )
+        return _read_by_tokenizers(members, file)
+    vocabulary = knowing[0].vocabulary
+    with_corpus = next((trained for trained in knowing if "data" in trained.description), knowing[0])
+    text = (with_corpus if file is None else knowing[0]).text(split, file)
+    for one in members:
+        if one.trained is None:
+            one.reader.check_tokens(vocabulary, text.tokens)
+        else:
+            _check_vocabulary(one, vocabulary, knowing[0].source)
+    return text
+
+
+def _check_vocabulary(one: GroupMember, vocabulary: Vocabulary, source: Path) -> None:
+    own, size = one.trained.vocabulary, one.model.embedding.vocabulary
+    if size != len(vocabulary) or (own is not None and own.lines() != vocabulary.lines()):
+        unit = own.unit if own is not None else "token"
+        raise ValueError(
+            f"the tokens of {one.source} ({size:,} {unit}s) are not those of {source} ({len(vocabulary):,} "
+            f"{vocabulary.unit}s); a group must read the same tokens"
+        )
+
+
+def _read_by_tokenizers(members: Sequence[GroupMember], file: Path) -> TokenizedText:
+    """Return the text as the tokenizers of Hugging Face models have it; all must agree."""
+    content, read = file.read_bytes(), None
+    for one in members:
+        ids = one.reader.encode(content)
+        if ids is None:
+            raise ValueError(f"{one.source} has no tokenizer beside it; save it there with save_pretrained")
+        if read is not None and not np.array_equal(ids, read):
+            raise ValueError(
+                f"the tokenizers of {members[0].source} and {one.source} make different tokens of {file}; a "
+                "group must read the same tokens"
+            )
+        if len(ids) and ids.max() >= one.reader.vocabulary_size:
+            raise ValueError(f"{one.source}: its tokenizer makes tokens that the model does not have")
+        read = ids
+    return TokenizedText(file.name, None, "token", read)

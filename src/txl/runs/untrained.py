@@ -1,0 +1,44 @@
+"""A model with random parameters, of the shape that settings describe: for what does not depend on them."""
+
+from __future__ import annotations
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from txl.model import TransformerXL
+from txl.runs import assemble
+from txl.settings.errors import ConfigError
+from txl.settings.schema import Config, check
+
+
+def untrained(settings: DictConfig) -> tuple[TransformerXL, Config]:
+    """Return a model in evaluation mode, with the clamp it is evaluated with, and its settings.
+
+    No text is read: how many different tokens there are is what `data.vocabulary` says.
+
+    Args:
+        settings: composed.
+
+    Raises:
+        ConfigError: impossible settings, or no number of tokens in them.
+    """
+    vocabulary = settings.data.get("vocabulary")
+    if not vocabulary:
+        raise ConfigError(
+            "data.vocabulary does not say how many different tokens there are, and no text is read to count "
+            "them; give data.vocabulary=N"
+        )
+    if OmegaConf.is_missing(settings.data, "path"):
+        settings.data.path = "not read"
+    config = check(settings)
+    torch.manual_seed(config.seed)
+    model = assemble.network(config, vocabulary).eval()
+    clamp = config.evaluation.clamp_length
+    if clamp is not None:
+        if not hasattr(model.position, "clamp_length"):
+            raise ConfigError(
+                f"evaluation.clamp_length={clamp}: the position encoding has no clamp; use null, or "
+                "position=relative, shaw or sinusoidal"
+            )
+        model.position.clamp_length = clamp
+    return model, config

@@ -1,0 +1,60 @@
+"""Errors of settings as one line: what was wrong, what was expected, which names come nearest."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
+
+from txl.settings.compose import all_keys, groups
+
+MISTAKES = (OmegaConfBaseException, ValueError, OSError)  # of the input: one line is enough
+
+
+class ConfigError(ValueError):
+    """A setting that cannot be right: what was said, what was expected, how to mend it."""
+
+
+def nearest(key: str, allowed: Iterable[str], prefix: str = "") -> str:
+    """Return "; did you mean …?" with the most similar names, or all the names there are."""
+    names = list(allowed)
+    if not names:
+        return "; it has none"
+    dotted = f"{prefix}." if prefix else ""
+    close = difflib.get_close_matches(key, names, n=3, cutoff=0.5)
+    if close:
+        return "; did you mean " + " or ".join(dotted + name for name in close) + "?"
+    return "; there are " + ", ".join(dotted + name for name in sorted(names))
+
+
+def readable(error: Exception, prefix: str = "") -> ConfigError:
+    """Return OmegaConf's error as one line: the key, what is wrong with it, what was perhaps meant."""
+    key = getattr(error, "full_key", None) or ""
+    reason = str(error).splitlines()[0]
+    if isinstance(error, (ConfigKeyError, ConfigAttributeError)):
+        kind = getattr(error, "object_type", None)
+        names = [field.name for field in fields(kind)] if is_dataclass(kind) else []
+        section, _, last = key.rpartition(".")
+        return ConfigError(f"there is no setting {key}{nearest(last, names, section)}")
+    key = ".".join(part for part in (prefix, key) if part)
+    return ConfigError(f"{key}: {reason}" if key else reason)
+
+
+def one_line(error: Exception, config_path: Path, config_name: str) -> str:
+    """Return what is wrong with the command line and what was probably meant."""
+    text = str(error) or str(error.__cause__)
+    override = re.search(r"Could not override '([^']+)'", text)
+    if override:
+        keys = all_keys(config_path, config_name)
+        return f"there is no setting {override[1]}{nearest(override[1].lstrip('+~'), keys)}"
+    option = re.search(r"Could not (?:find|load) '([^']+)/([^'/]*)'", text)
+    if option:
+        files = sorted(path.stem for path in (config_path / option[1]).glob("*.yaml"))
+        if files:
+            return f"there is no {option[1]}={option[2]}{nearest(option[2], files)}"
+        return f"there is no group {option[1]}{nearest(option[1], groups(config_path))}"
+    return " ".join(line.strip() for line in text.splitlines() if line.strip())

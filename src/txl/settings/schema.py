@@ -1,0 +1,390 @@
+"""The settings of a run: their types and their checks.
+
+The values live in `conf/`, one place for each. Here stands what may be said: sections with fixed keys are
+dataclasses, and the groups whose keys depend on what they name are checked by `components`. Whatever is wrong
+is one `ConfigError` of one line, before any work begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from txl import data  # which imports torch only when a stream is asked for
+from txl.settings.components import SUPPLIED, check_given, component
+from txl.settings.errors import ConfigError, readable
+
+
+@dataclass
+class ReadingSettings:
+    """How a text is read.
+
+    Attributes:
+        batch_size: B, rows of the global batch: the streams that are read side by side.
+        segment_length: L, tokens of a segment; in training, how far the gradient reaches.
+        memory_length: M, states remembered of each layer; 0 for no recurrence.
+        attention_length: how many keys a query may see, itself included; null for all there are. The authors'
+            `same_length` is `attention_length` = `memory_length`.
+        loss: "full": every target of a segment is scored. "half": segments overlap by half and the second
+            half of each is scored, so that every target has L/2 tokens of its segment before it.
+        streams: the order of reading, a key of `txl.data.POLICIES`.
+        border: the text that ends a document or a sentence; a backslash and an n are a newline, which a
+            command line cannot say otherwise.
+    """
+
+    section: ClassVar[str]
+
+    batch_size: int
+    segment_length: int
+    memory_length: int
+    attention_length: int | None
+    loss: str
+    streams: str
+    border: str
+
+    def __post_init__(self) -> None:
+        section = self.section
+        self.border = data.border_text(self.border)
+        _positive(section, self, "batch_size", "segment_length", "attention_length")
+        _not_negative(section, self, "memory_length")
+        _one_of(f"{section}.loss", self.loss, ("full", "half"))
+        if self.loss == "half" and self.segment_length % 2:
+            raise ConfigError(f"{section}: half loss needs an even segment_length, not {self.segment_length}")
+        _one_of(f"{section}.streams", self.streams, data.POLICIES)
+        if self.streams == "shuffled" and self.memory_length:
+            raise ConfigError(
+                f"{section}.streams=shuffled has nothing to remember from segment to segment, but "
+                f"{section}.memory_length={self.memory_length}; use memory_length=0, or streams=ordered"
+            )
+
+    @property
+    def has_border(self) -> bool:
+        """Whether the streams are told where texts end."""
+        return self.streams in ("documents", "sentences")
+
+    @property
+    def stream_options(self) -> dict[str, Any]:
+        """What the streams are told besides sizes, loss, seed and border."""
+        return {}
+
+    @property
+    def longest_segment(self) -> int:
+        """The greatest number of tokens that a segment has."""
+        return self.segment_length
+
+    @property
+    def remembered(self) -> int | None:
+        """How much of a segment the memory takes: what lies before the next one; None for all."""
+        return self.step if self.step < self.segment_length else None
+
+    @property
+    def longest_attention(self) -> int:
+        """The largest number of keys a query may see."""
+        reach = self.memory_length + self.segment_length
+        return min(reach, self.attention_length or reach)
+
+    @property
+    def step(self) -> int:
+        """How far apart segments begin."""
+        return self.segment_length // 2 if self.loss == "half" else self.segment_length
+
+
+@dataclass
+class TrainingSettings(ReadingSettings):
+    """How the training text is read.
+
+    Attributes:
+        random_start: begin each epoch at another random token, the text as a ring.
+        variable_length: segments vary in length around `segment_length`, as the authors' `varlen`.
+        batch_chunks: parts in which the rows of a process are read in turn, for less memory: the same
+            gradient to rounding.
+    """
+
+    section = "training"
+
+    random_start: bool
+    variable_length: bool
+    batch_chunks: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _positive("training", self, "batch_chunks")
+        if self.random_start and self.streams != "ordered":
+            raise ConfigError(
+                f"training.random_start=true needs training.streams=ordered, not {self.streams}"
+            )
+        if self.variable_length and (self.streams not in ("ordered", "sentences") or self.loss != "full"):
+            raise ConfigError(
+                "training.variable_length=true needs training.streams=ordered or sentences and "
+                f"training.loss=full, not {self.streams} and {self.loss}"
+            )
+
+    @property
+    def stream_options(self) -> dict[str, Any]:
+        """What the streams are told besides sizes, loss, seed and border."""
+        options = {"random_start": self.random_start, "variable_length": self.variable_length}
+        return {key: value for key, value in options.items() if value}
+
+    @property
+    def longest_segment(self) -> int:
+        """The greatest number of tokens that a segment has."""
+        return data.longest_segment(self.segment_length) if self.variable_length else self.segment_length
+
+
+@dataclass
+class EvaluationSettings(ReadingSettings):
+    """How validation and test text is read.
+
+    Attributes:
+        clamp_length: distances beyond this count as this while evaluating; null for as in training.
+        stride: how many targets of each segment are scored, its last ones; null for all, or half of them with
+            loss=half.
+        attention_lengths: the attention lengths at which the validation text is scored after training, see
+            `at`.
+        attention_stride: how many targets are scored at a time there.
+        attention_tokens: how much of the validation text is scored there, from its beginning; null for all.
+    """
+
+    section = "evaluation"
+
+    clamp_length: int | None
+    stride: int | None
+    attention_lengths: list[int]
+    attention_stride: int
+    attention_tokens: int | None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _positive("evaluation", self, "clamp_length", "stride", "attention_stride", "attention_tokens")
+        if self.stride is not None and (self.loss == "half" or self.stride > self.segment_length):
+            raise ConfigError(
+                f"evaluation.stride={self.stride} needs evaluation.loss=full, not {self.loss}, and an "
+                f"evaluation.segment_length of at least as many, not {self.segment_length}"
+            )
+        for length in self.attention_lengths:
+            if length < self.attention_stride:
+                raise ConfigError(
+                    f"evaluation.attention_lengths={self.attention_lengths}: {length} is shorter than "
+                    f"evaluation.attention_stride={self.attention_stride}: use longer ones, or another"
+                )
+
+    @property
+    def step(self) -> int:
+        """How far apart segments begin."""
+        return self.stride or super().step
+
+    def at(self, attention_length: int) -> EvaluationSettings:
+        """Return how to read so that each target is predicted from so many tokens, less at most a stride.
+
+        With recurrence, segments of a stride whose memory holds the rest. Without, windows of the whole
+        length that are read anew for each stride, as the authors evaluate models without memory (`ext_len`).
+        Either way a target has A - stride + 1 to A tokens before it.
+        """
+        stride = self.attention_stride
+        recurrent = self.memory_length > 0
+        return replace(
+            self,
+            segment_length=stride if recurrent else attention_length,
+            memory_length=attention_length - stride if recurrent else 0,
+            attention_length=None,
+            loss="full",
+            stride=stride,
+        )
+
+
+@dataclass
+class TrainerSettings:
+    """What runs the training.
+
+    Attributes:
+        accelerator: "auto" takes a GPU where there is one; or "cpu", "gpu".
+        strategy: "single": one process; "ddp": one for each device, each with the whole model and its share
+            of the rows; "fsdp": the same, each with a part of the parameters.
+        devices: of each machine; null for as many as torchrun or SLURM started, else all GPUs.
+        num_nodes: machines.
+        precision: "auto", or one of Lightning's names.
+        recompute: compute the inside of each layer again when going back instead of keeping it.
+        attention: how attention is computed: a key of `txl.model.transformer.WAYS`, or "auto".
+        compile: compile the model with torch.compile.
+        max_steps: optimizer steps.
+        gradient_clip: largest norm of the gradient over all parameters; null for no clipping.
+        validate_every: steps between validations on the whole validation split.
+        log_every: steps between logged lines.
+        max_loss_rise: nats the running mean of the loss may rise above its lowest before the training
+            is stopped; null for any.
+        peak_flops: operations a second of one device, for the utilization; null to measure it at the start.
+        train_batches: batches of the training text that are read, again and again; null for all.
+        evaluation_batches: batches of the validation and the test text that are scored; null for all.
+        profile_steps: how many steps to record in `trace.json`, after the first few; 0 for none.
+        checkpoint_every: steps between checkpoints; each validation is followed by one too.
+        keep_every: steps between checkpoints that are kept for good; null for none.
+    """
+
+    accelerator: str
+    strategy: str
+    devices: int | None
+    num_nodes: int
+    precision: str
+    recompute: bool
+    attention: str
+    compile: bool
+    max_steps: int
+    gradient_clip: float | None
+    validate_every: int
+    log_every: int
+    max_loss_rise: float | None
+    peak_flops: float | None
+    train_batches: int | None
+    evaluation_batches: int | None
+    profile_steps: int
+    checkpoint_every: int
+    keep_every: int | None
+
+    def __post_init__(self) -> None:
+        _positive("trainer", self, "max_steps", "gradient_clip", "validate_every", "log_every")
+        _positive("trainer", self, "max_loss_rise", "peak_flops", "train_batches", "evaluation_batches")
+        _not_negative("trainer", self, "profile_steps")
+        _positive("trainer", self, "devices", "num_nodes", "checkpoint_every", "keep_every")
+        _one_of("trainer.strategy", self.strategy, ("single", "ddp", "fsdp"))
+        _one_of("trainer.attention", self.attention, ("auto", "plain", "blocked", "flex"))
+        _one_of("trainer.precision", self.precision, ("auto", "32-true", "bf16-mixed", "16-mixed"))
+        if self.strategy == "single" and (self.devices != 1 or self.num_nodes != 1):
+            raise ConfigError(
+                f"trainer.strategy=single is one process, not trainer.devices={self.devices} on "
+                f"trainer.num_nodes={self.num_nodes}; use trainer=ddp, ddp_cpu or fsdp for several"
+            )
+        _one_of("trainer.accelerator", self.accelerator, ("auto", "cpu", "gpu"))
+
+
+@dataclass
+class SampleSettings:
+    """The text that the trained model writes at the end.
+
+    Attributes:
+        prompt_tokens: how much of the test text it reads first.
+        tokens: how much it writes.
+        temperature: logits are divided by it; 0 for the likeliest token always.
+        top_k: only the k likeliest tokens are drawn (the paper's Appendix E uses 40); null for all.
+    """
+
+    prompt_tokens: int
+    tokens: int
+    temperature: float
+    top_k: int | None
+
+    def __post_init__(self) -> None:
+        _positive("sample", self, "prompt_tokens", "tokens", "top_k")
+        _not_negative("sample", self, "temperature")
+
+
+@dataclass
+class Config:
+    """All settings of a run. `Any` marks the groups whose keys depend on their `_target_`."""
+
+    name: str
+    seed: int
+    model: Any
+    position: Any
+    data: Any
+    optimizer: Any
+    schedule: Any
+    training: TrainingSettings
+    evaluation: EvaluationSettings
+    trainer: TrainerSettings
+    sample: SampleSettings
+    logger: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed < 2**32:
+            raise ConfigError(f"seed={self.seed} must be from 0 to {2**32 - 1}")
+
+
+def check(settings: DictConfig) -> Config:
+    """Return the composed settings as typed objects.
+
+    Raises:
+        ConfigError: an unknown key, a wrong type, a value out of range or sizes that do not fit.
+    """
+    check_given(settings)
+    try:
+        config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), settings))
+    except OmegaConfBaseException as error:
+        raise readable(error) from error
+    for group in SUPPLIED.keys() - {"logger"}:
+        component(getattr(config, group), group)
+    for name, logger in config.logger.items():
+        component(logger, f"logger.{name}")
+    model = config.model
+    if {"n_head", "d_head", "d_model"} <= set(model):
+        heads = model["n_head"] * model["d_head"]
+        if heads != model["d_model"]:
+            raise ConfigError(
+                f"model.n_head={model['n_head']} × model.d_head={model['d_head']} = {heads} does not fit "
+                f"model.d_model={model['d_model']}; make the product equal to d_model"
+            )
+    if config.trainer.attention == "flex" and model.get("attention_dropout"):
+        raise ConfigError(
+            "trainer.attention=flex cannot drop attention probabilities, and model.attention_dropout="
+            f"{model['attention_dropout']}; use model.attention_dropout=0, or trainer.attention=plain or "
+            "blocked"
+        )
+    return config
+
+
+def check_lengths(config: Config, tokens: dict[str, int]) -> None:
+    """Raise ConfigError unless the corpus is long enough for the lengths that are asked for.
+
+    Args:
+        config: the settings.
+        tokens: how many tokens each split has.
+    """
+    training = config.training
+    rows = 1 if training.streams == "shuffled" else training.batch_size
+    a_row = (tokens["train"] - 1) // rows
+    for name, length in {"segment": training.segment_length, "memory": training.memory_length}.items():
+        if length > a_row:
+            raise ConfigError(
+                f"training.{name}_length={length} is longer than the data: {tokens['train']:,} training "
+                f"tokens in {rows} rows are {a_row:,} a row; use a smaller length or training.batch_size, "
+                "or more text"
+            )
+    for split in ("valid", "test"):
+        if tokens[split] < 2:
+            raise ConfigError(
+                f"the {split} split has {tokens[split]} tokens, evaluation needs at least 2: use more text"
+            )
+        if config.evaluation.memory_length > tokens[split]:
+            raise ConfigError(
+                f"evaluation.memory_length={config.evaluation.memory_length} is longer than the data: the "
+                f"{split} split has {tokens[split]:,} tokens; use a smaller length or more text"
+            )
+    if config.evaluation.segment_length > max(tokens.values()):
+        raise ConfigError(
+            f"evaluation.segment_length={config.evaluation.segment_length} is longer than the data: no split "
+            f"has more than {max(tokens.values()):,} tokens; use a smaller length or more text"
+        )
+
+
+def _positive(section: str, settings: Any, *keys: str) -> None:
+    _at_least(section, settings, keys, lambda value: value > 0, "positive")
+
+
+def _not_negative(section: str, settings: Any, *keys: str) -> None:
+    _at_least(section, settings, keys, lambda value: value >= 0, "0 or more")
+
+
+def _at_least(section: str, settings: Any, keys: Iterable[str], holds: Callable, expected: str) -> None:
+    for key in keys:
+        value = getattr(settings, key)
+        if value is not None and not holds(value):
+            name = f"{section}.{key}" if section else key
+            raise ConfigError(f"{name}={value} must be {expected}")
+
+
+def _one_of(name: str, value: str, allowed: Iterable[str]) -> None:
+    if value not in allowed:
+        raise ConfigError(f"{name}={value} must be one of {', '.join(allowed)}")

@@ -1,0 +1,1 @@
+"""Many runs in one directory: their definition, jobs, progress, and what is measured of them afterwards."""

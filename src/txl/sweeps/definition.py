@@ -1,0 +1,261 @@
+"""The paper's tables and figures as files: `ablations/NAME.yaml`, read, checked and made ready for a sweep.
+
+A file says what a table's rows are, which overrides train each of them at each scale, what the paper printed
+and which measures are shown. `ablations/README.md` explains the keys. Whatever is wrong is one `ConfigError`
+of one line.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import MISSING, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from txl.report.measures import measures_for, metric_for
+from txl.settings.compose import CONF
+from txl.settings.errors import ConfigError, nearest, readable
+
+ABLATIONS = CONF.parent / "ablations"
+SCALES = ("laptop", "paper")
+VERBS = (
+    "recl",
+    "attention",
+    "speed",
+)  # that measure a sweep's models once they are trained; speed needs none
+
+
+@dataclass
+class _Scale:
+    """One of the two scales: what is measured at it, and the overrides that every row begins with."""
+
+    note: str
+    overrides: list[str]
+
+
+@dataclass
+class _Row:
+    """What a row may say beside the table's columns; see `ablations/README.md`."""
+
+    label: str
+    published: dict[str, Any] = field(default_factory=dict)
+    overrides: list[str] | None = None
+    laptop: list[str] | None = None
+    paper: list[str] | None = None
+    same_run: str | None = None
+    at_attention_length: dict[str, int] | None = None
+
+
+@dataclass
+class _Evaluation:
+    """What measures the rows when they are trained; see `ablations/README.md`."""
+
+    verb: str
+    together: str | None = None
+    figures: list[str] | None = None
+    laptop: list[str] = field(default_factory=list)
+    paper: list[str] = field(default_factory=list)
+
+
+@dataclass
+class _File:
+    """A whole file. The rows are checked one by one, because each has the table's own columns as well."""
+
+    title: str
+    source: str
+    published_on: str
+    columns: dict[str, str]
+    measures: list[str]
+    scales: dict[str, _Scale]
+    rows: dict[str, Any]
+    plots: dict[str, str] | None = None
+    evaluation: _Evaluation | None = None
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """A table or figure at one scale.
+
+    Attributes:
+        name: of the file, without its ending.
+        scale: "laptop" or "paper".
+        table: the file's content at this scale, of what JSON knows: `scales` holds this scale alone, a row
+            has its own overrides in one list, or no such key if it is not run at this scale,
+            `at_attention_length` is this scale's, and so are the `settings` of its `evaluation`.
+        jobs: for each row that is run, in the table's order, all its overrides: the scale's, then its own,
+            each setting once.
+    """
+
+    name: str
+    scale: str
+    table: dict[str, Any]
+    jobs: dict[str, list[str]]
+
+    @property
+    def measures_only(self) -> bool:
+        """Whether it trains nothing: its numbers do not depend on parameters."""
+        return not self.jobs and "evaluation" in self.table
+
+    def chosen(self, rows: list[str]) -> dict[str, list[str]]:
+        """Return the jobs of some rows, in the table's order.
+
+        Raises:
+            ConfigError: a row that there is not, or that is not run.
+        """
+        for name in rows:
+            if name not in self.table["rows"]:
+                raise ConfigError(f"{self.name} has no row {name}{nearest(name, self.jobs)}")
+            if name not in self.jobs:
+                raise ConfigError(f"{self.name}: the row {name} is not run: {self._why_not(name)}")
+        return {name: overrides for name, overrides in self.jobs.items() if name in rows}
+
+    def _why_not(self, name: str) -> str:
+        row = self.table["rows"][name]
+        if "same_run" in row:
+            return f"its numbers are of the run of {row['same_run']}; choose that row"
+        return f"it has no overrides at scale={self.scale}, only published numbers"
+
+
+def names(folder: Path = ABLATIONS) -> list[str]:
+    """Return which tables and figures there are: table2 before table10."""
+    found = (path.stem for path in folder.glob("*.yaml"))
+    return sorted(found, key=lambda name: [int(part) if part.isdigit() else part for part in _parts(name)])
+
+
+def read(name: str, scale: str = "laptop", folder: Path = ABLATIONS) -> Ablation:
+    """Return a table or figure at one scale.
+
+    Args:
+        name: of a file in the folder, without its ending.
+        scale: a key of the file's `scales`.
+        folder: where the files are.
+
+    Raises:
+        ConfigError: no such file or scale, or a file that is not as `ablations/README.md` says.
+    """
+    path = folder / f"{name}.yaml"
+    if name not in names(folder):
+        raise ConfigError(f"there is no ablation {name} in {folder}{nearest(name, names(folder))}")
+    try:
+        # Through plain data, because an ablation has no interpolations and its dots are dots.
+        content = OmegaConf.to_container(OmegaConf.load(path))
+        return _read(name, scale, content)
+    except (ConfigError, OmegaConfBaseException, YAMLError, OSError) as error:
+        reason = str(error) if isinstance(error, ConfigError) else " ".join(str(error).split())
+        raise ConfigError(f"{path.name}: {reason}") from error
+
+
+def last_of_each(overrides: list[str]) -> list[str]:
+    """Return the overrides with each setting once: the last one, which is the one that holds."""
+    kept: dict[str, str] = {}
+    for word in overrides:
+        key = word.partition("=")[0]
+        kept.pop(key, None)
+        kept[key] = word
+    return list(kept.values())
+
+
+def _read(name: str, scale: str, content: Any) -> Ablation:
+    file = _typed(_File, content)
+    for key in file.scales:
+        _known("scale", key, SCALES)
+    _known("scale", scale, file.scales)
+    for column in file.columns:
+        if column in _Row.__dataclass_fields__:
+            raise ConfigError(f"columns.{column}: this is a row's own key; call the column something else")
+    table = {key: value for key, value in content.items() if key not in ("scales", "rows", "evaluation")}
+    if file.evaluation is not None:
+        table["evaluation"] = _evaluation(file.evaluation, scale, file)
+    table |= {"scales": {scale: content["scales"][scale]}, "rows": {}}
+    jobs = {}
+    for row_name, given in file.rows.items():
+        try:
+            table["rows"][row_name] = _row(row_name, given, scale, file)
+        except ConfigError as error:
+            raise ConfigError(f"rows.{row_name}: {error}") from error
+        row = table["rows"][row_name]
+        if "overrides" in row:
+            jobs[row_name] = last_of_each([*file.scales[scale].overrides, *row["overrides"]])
+    try:
+        measures_for(file.measures, metric_for(set()), measured=bool(jobs))
+    except ValueError as error:
+        raise ConfigError(f"measures: {error}") from error
+    for row_name, row in table["rows"].items():
+        other = row.get("same_run")
+        if other is not None and "overrides" not in table["rows"].get(other, {}):
+            raise ConfigError(f"rows.{row_name}.same_run={other} is no row that is run{nearest(other, jobs)}")
+    return Ablation(name, scale, table, jobs)
+
+
+def _evaluation(said: _Evaluation, scale: str, file: _File) -> dict[str, Any]:
+    """Return what measures the rows at one scale, checked."""
+    _known("verb", said.verb, VERBS)
+    if said.together is not None:
+        _known("column", said.together, file.columns)
+    kept = {"verb": said.verb, "together": said.together, "figures": said.figures}
+    return {key: value for key, value in kept.items() if value is not None} | {
+        "settings": list(getattr(said, scale))
+    }
+
+
+def _row(name: str, given: Any, scale: str, file: _File) -> dict[str, Any]:
+    """Return a row at one scale, checked."""
+    if not re.fullmatch("[a-z0-9_]+", name):  # it becomes a folder
+        raise ConfigError("a row's name has only a to z, 0 to 9 and _")
+    if not isinstance(given, dict):
+        raise ConfigError("a row is a mapping, with a label at least")
+    columns = {key: value for key, value in given.items() if key in file.columns}
+    row = _typed(_Row, {key: value for key, value in given.items() if key not in columns}, list(file.columns))
+    for column in file.columns:
+        if row.same_run is None and column not in columns:
+            raise ConfigError(f"{column} is missing: it is a column")
+    for column, value in columns.items():
+        if not isinstance(value, str):
+            raise ConfigError(f'{column}: {value} is not a text; write it in quotes ("yes", "128")')
+    for measure, value in row.published.items():
+        _known("measure", measure, file.measures)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise ConfigError(f"published.{measure}: {value} is not a number")
+    own = getattr(row, scale)
+    if row.same_run is not None and (row.overrides is not None or own is not None):
+        raise ConfigError(f"a row with same_run={row.same_run} has no overrides: it is not run itself")
+    if (row.same_run is None) != (row.at_attention_length is None) and not file.evaluation:
+        raise ConfigError("same_run and at_attention_length belong together: one of them is missing")
+    kept = {"label": row.label, **columns, "published": row.published}
+    if row.overrides is not None or own is not None:
+        kept["overrides"] = [*(row.overrides or []), *(own or [])]
+    more = {"same_run": row.same_run}
+    if row.at_attention_length is not None:
+        if scale not in row.at_attention_length:
+            raise ConfigError(f"at_attention_length.{scale} is missing")
+        more["at_attention_length"] = row.at_attention_length[scale]
+    return kept | {key: value for key, value in more.items() if value is not None}
+
+
+def _typed(kind: type, given: Any, more_keys: list[str] | None = None) -> Any:
+    """Return what a file says as an object of that type."""
+    if not isinstance(given, dict):
+        raise ConfigError(f"this is no mapping: {given}")
+    fields = kind.__dataclass_fields__
+    for key in given:
+        _known("key", str(key), [*fields, *(more_keys or [])])
+    for key, about in fields.items():
+        if key not in given and about.default is MISSING and about.default_factory is MISSING:
+            raise ConfigError(f"{key} is missing")
+    try:
+        return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(kind), given))
+    except OmegaConfBaseException as error:
+        raise readable(error) from error
+
+
+def _known(what: str, name: str, allowed: Any) -> None:
+    if name not in allowed:
+        raise ConfigError(f"there is no {what} {name}{nearest(name, allowed)}")
+
+
+def _parts(name: str) -> list[str]:
+    return re.split(r"(\d+)", name)

@@ -1,0 +1,59 @@
+"""`-m --dry-run`: every job of a sweep with its overrides, what it costs, and what is done already."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from rich.text import Text
+
+from txl.runs.cost import describe
+from txl.sweeps.evaluations import SweepEvaluation
+from txl.sweeps.jobs import Job
+
+
+def plan(jobs: list[Job], evaluations: list[SweepEvaluation], sweep: Path) -> Text:
+    """Return what a sweep would do, to be printed: two lines a job.
+
+    Args:
+        jobs: of the sweep.
+        evaluations: what is measured of them then.
+        sweep: its directory.
+    """
+    common = set(jobs[0].overrides).intersection(*(job.overrides for job in jobs)) if len(jobs) > 1 else set()
+    shared = [word for word in jobs[0].overrides if word in common] if jobs else []
+    lines = [Text(f"{len(jobs)} jobs in {os.path.relpath(sweep)}" + (", all with" if shared else ""))]
+    lines += [Text(f"    {' '.join(shared)}", "dim")] if shared else []
+    width = max((len(job.row) for job in jobs), default=0)
+    operations, costs = 0.0, {}
+    for job in jobs:
+        status = job.check_directory(sweep)
+        said = f"seed {job.seed}  {status or 'to do'}"
+        if job.config is None:
+            said = f"seed {job.seed}  cannot run: {job.error}"
+        else:
+            key = json.dumps({**job.config, "seed": None}, sort_keys=True)  # seeds cost the same
+            if key not in costs:
+                costs[key] = cost_of(job)
+            text, flops = costs[key]
+            operations += flops if status != "completed" else 0.0
+            said += f"  {text}"
+        lines.append(Text(f"{job.row:<{width}}  ", "bold") + Text(said))
+        lines.append(Text(f"    {' '.join(word for word in job.overrides if word not in common)}", "dim"))
+    for one in evaluations:
+        lines.append(Text("then  ", "bold") + Text(f"txl {one.verb} {' '.join(one.jobs)}"))
+        lines.append(Text(f"    {' '.join(one.settings)}", "dim"))
+    lines.append(Text(f"to do: {operations:.2e} operations of training; nothing was started (--dry-run)"))
+    return Text("\n").join(lines)
+
+
+def cost_of(job: Job) -> tuple[str, float]:
+    """Return what a job costs, in words and as operations of training; 0 where it cannot be told."""
+    try:
+        cost = describe(job.settings)
+    except (ValueError, OSError, ImportError) as error:
+        return f"cost unknown: {error}", 0.0
+    return f"{cost['parameters']:,} parameters, {cost['training_flops']:.2e} operations", cost[
+        "training_flops"
+    ]

@@ -1,0 +1,280 @@
+"""The jobs of a sweep: its rows, each with the product of what the command line sweeps over."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import itertools
+import json
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from hydra.types import HydraContext
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+
+from txl.launch.processes import quoted
+from txl.records.results import read_results, read_status
+from txl.runs.assemble import use_absolute_paths
+from txl.runs.directory import MAY_CHANGE, check_same
+from txl.settings.compose import CONF
+from txl.settings.errors import MISTAKES, ConfigError, one_line
+from txl.settings.schema import check
+from txl.sweeps.definition import last_of_each
+from txl.sweeps.worker import SWEEP
+from txl.training.callbacks.checkpoints import newest
+
+NO_ROW = "base"  # the row of a sweep over seeds alone
+LONGEST = 100  # letters of a row's name, which is a directory
+
+
+@dataclass
+class Job:
+    """One run of a sweep.
+
+    Attributes:
+        row: of the table.
+        overrides: those of the row, then those of the command line.
+        seed: of its random numbers.
+        settings: composed; `None` if they cannot be.
+        config: the same with all values resolved, as `results.json` has it.
+        error: why they cannot be composed.
+    """
+
+    row: str
+    overrides: list[str]
+    seed: int = 1
+    settings: DictConfig | None = None
+    config: dict[str, Any] | None = None
+    error: str | None = None
+
+    @property
+    def directory(self) -> str:
+        """Its run directory in that of the sweep."""
+        return f"{self.row}/seed{self.seed}"
+
+    def words(self, sweep: Path) -> list[str]:
+        """Return what a launcher needs to know of it.
+
+        Args:
+            sweep: the sweep's directory.
+        """
+        place = [f"hydra.sweep.dir={quoted(sweep)}", f"hydra.sweep.subdir={quoted(self.directory)}"]
+        return [*self.overrides, *place]
+
+    def check_directory(self, sweep: Path) -> str | None:
+        """Return the status that this job's run directory has; `None` if it has not begun.
+
+        Raises:
+            ValueError: what it holds was begun with other settings.
+        """
+        return self.check(sweep / self.directory)
+
+    def check(self, directory: Path) -> str | None:
+        """Do the same for any run directory."""
+        status = read_status(directory)
+        earlier = read_results(directory).get("config") if status else None
+        if earlier is None or self.config is None:
+            return status
+        # How long it trains may change while it goes on, not when it is done.
+        may_change = tuple(key for key in MAY_CHANGE if status != "completed" or key != "trainer.max_steps")
+        if status == "completed" or newest(directory / "checkpoints"):
+            check_same(directory, earlier, self.config, may_change, "directory: hydra.sweep.dir=…")
+        return status
+
+
+def make_jobs(
+    arguments: list[str], rows: dict[str, list[str]], context: HydraContext, master: DictConfig
+) -> tuple[list[Job], list[str]]:
+    """Return the jobs of a sweep, composed, and the names of the variants that each row has.
+
+    Args:
+        arguments: the overrides of the command line.
+        rows: the overrides of each row.
+        context: Hydra's, to compose settings.
+        master: the settings of the sweep itself.
+
+    Raises:
+        HydraException: what the command line says cannot be read.
+        ConfigError: a sweep over what has no list of values.
+    """
+    parsed = OverridesParser.create(config_loader=context.config_loader).parse_overrides(arguments)
+    axes = [_values(override) for override in parsed]
+    swept = [override.is_sweep_override() for override in parsed]
+    jobs, variants = [], {}
+    for (row, own), words in itertools.product(rows.items(), itertools.product(*axes)):
+        moving = [word for word, moves in zip(words, swept, strict=True) if moves]
+        variant = variant_name([word for word in moving if not word.startswith("seed=")])
+        variants[variant] = None
+        job = Job(row_name(row, variant), last_of_each([*own, *words]))
+        if job not in jobs:  # seed=1,1
+            jobs.append(job)
+    for job in jobs:
+        _compose(job, context, master)
+    _tell_apart(jobs)
+    return jobs, list(variants)
+
+
+def row_name(row: str, variant: str) -> str:
+    """Return what a variant of a row is called."""
+    return "_".join(part for part in (row if row != NO_ROW or not variant else "", variant) if part)
+
+
+def _values(override: Override) -> list[str]:
+    """Return the words that an override of the command line stands for."""
+    if not override.is_sweep_override():
+        return [override.input_line]
+    if not override.is_discrete_sweep():
+        raise ConfigError(
+            f"{override.input_line} names no list of values; give one: {override.key_or_group}=1,2,3, or "
+            "use a sweeper that searches: hydra/sweeper=optuna"
+        )
+    return [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]
+
+
+def variant_name(words: Iterable[str]) -> str:
+    """Return a name for a directory, made of what distinguishes a job: "position-rotary_n_layer-4"."""
+    parts = [word.lstrip("+~").partition("=") for word in words]
+    said = [f"{key.rpartition('.')[2]}-{value.strip(' []/')}" for key, _, value in parts]
+    name = re.sub(r"[^A-Za-z0-9.+_-]+", "-", "_".join(said)).strip("-")
+    if len(name) > LONGEST:
+        name = f"{name[: LONGEST - 9]}-{short_hash(said)}"
+    return name
+
+
+def short_hash(words: Iterable[str]) -> str:
+    """Return 8 hexadecimal digits that stand for some words in any order."""
+    return hashlib.sha256("\0".join(sorted(words)).encode()).hexdigest()[:8]
+
+
+def _compose(job: Job, context: HydraContext, master: DictConfig) -> None:
+    """Compose a job's settings and check them, or note what is wrong."""
+    seeds = [word for word in job.overrides if re.fullmatch(r"seed=\d+", word)]
+    job.seed = int(seeds[-1].removeprefix("seed=")) if seeds else master.seed
+    before = HydraConfig.instance().cfg
+    try:
+        composed = context.config_loader.load_sweep_config(master, list(job.overrides))
+        with open_dict(composed):
+            composed.hydra.job.num = 0
+            HydraConfig.instance().set_config(composed)
+            settings = copy.deepcopy(composed)
+            del settings["hydra"]
+        use_absolute_paths(settings)
+        check(settings)
+        job.config = OmegaConf.to_container(settings, resolve=True)
+        job.settings, job.seed = OmegaConf.create(job.config), settings.seed
+    except (HydraException, OmegaConfBaseException, *MISTAKES) as error:
+        job.error = one_line(error, CONF, master.hydra.job.config_name)
+    finally:
+        HydraConfig.instance().cfg = before
+
+
+def _tell_apart(jobs: list[Job]) -> None:
+    """Number the rows of jobs that would share a directory."""
+    taken: dict[str, int] = {}
+    for job in jobs:
+        number = taken[job.directory] = taken.get(job.directory, 0) + 1
+        if number > 1:
+            job.row += f"-{number}"
+
+
+def runs_of(sweep: Path) -> list[Path]:
+    """Return the completed runs of another sweep.
+
+    Raises:
+        ValueError: the directory is no sweep's.
+    """
+    if not (sweep / SWEEP).exists():
+        raise ValueError(f"ablation.reuse={sweep} holds no {SWEEP}; name the directory of a sweep")
+    runs = [sweep / job["directory"] for job in read_described(sweep)["jobs"]]
+    return [run for run in runs if read_status(run) == "completed"]
+
+
+def reuse(jobs: list[Job], sweep: Path, runs: list[Path]) -> int:
+    """Link runs of another sweep that have the settings of a job which has not begun.
+
+    Args:
+        jobs: composed.
+        sweep: where they belong.
+        runs: see `runs_of`.
+
+    Returns:
+        How many there are.
+    """
+    linked = 0
+    for job in jobs:
+        place = sweep / job.directory
+        same = next((run for run in runs if job.config and _has_settings(run, job)), None)
+        if same and not os.path.lexists(place):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.symlink_to(os.path.relpath(same.resolve(), place.parent.resolve()))
+            linked += 1
+    return linked
+
+
+def read_described(directory: Path) -> dict[str, Any]:
+    """Return the `sweep.json` of a sweep.
+
+    Raises:
+        ValueError: it is damaged.
+    """
+    path = directory / SWEEP
+    try:
+        described = json.loads(path.read_text("utf-8"))
+        for key in ("row", "directory"):
+            [job[key] for job in described["jobs"]]
+        return {"name": described["name"], "scale": described["scale"], **described}
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{path} is damaged ({type(error).__name__}: {error}); delete it, and the sweep's command writes "
+            "it anew"
+        ) from error
+
+
+def _has_settings(run: Path, job: Job) -> bool:
+    try:
+        return job.check(run) is not None
+    except ValueError:
+        return False
+
+
+def with_variants(table: dict[str, Any], variants: list[str]) -> dict[str, Any]:
+    """Return a table with a row for each variant of its rows, if more than seeds is swept over."""
+    if variants in ([""], []):
+        return table
+    rows, together = {}, table.get("evaluation", {}).get("together")
+    for variant, (name, row) in itertools.product(variants, table["rows"].items()):
+        varied = {**row, "label": f"{row['label']}, {variant}"}
+        if "same_run" in row:
+            varied["same_run"] = row_name(row["same_run"], variant)
+        if together in row:
+            varied[together] = f"{row[together]}, {variant}"  # each variant is a group of its own
+        rows[row_name(name, variant)] = varied
+    return {**table, "rows": rows}
+
+
+def with_rows_of(
+    jobs: list[dict[str, Any]], table: dict[str, Any], earlier: dict[str, Any] | None
+) -> dict[str, Any]:
+    """Return a table in which every job has its row, so that no result is left out of it.
+
+    Args:
+        jobs: as `sweep.json` has them.
+        table: of this call.
+        earlier: of the call before, which may have had rows that this one has not.
+    """
+    rows = dict(table["rows"])
+    before = earlier["rows"] if earlier else {}
+    for name in (job["row"] for job in jobs):
+        same_name = rows.get(name.rpartition("-")[0], {})  # it got a number, see `_tell_apart`
+        found = before.get(name) or {"overrides": [], **same_name, "label": name}
+        rows.setdefault(name, dict.fromkeys(table["columns"], "") | found)
+    return {**table, "rows": rows}

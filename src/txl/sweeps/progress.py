@@ -1,0 +1,175 @@
+"""What one sees of a sweep: a bar on a terminal, plain lines elsewhere, and a line when a job ends.
+
+All of it comes from the files of the run directories, so that it is the same for every launcher.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections import defaultdict
+from pathlib import Path
+from statistics import median
+
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.text import Text
+
+from txl.records.results import read_results
+from txl.records.units import metric_of, score_key, shown
+from txl.sweeps.jobs import Job
+from txl.sweeps.worker import stamp
+from txl.terminal import console
+from txl.training.callbacks.progress import clock
+
+LOOK_SECONDS = 0.5  # between looks at the files
+PLAIN_LINE_SECONDS = 30.0  # without a terminal, a line at most this often
+TELLING = 0.1  # from this share of its steps on their pace says how long a job takes: it began slowly
+TAIL_BYTES = 4096  # of metrics.jsonl: more than a line
+
+
+class SweepProgress:
+    """Watches the jobs of a sweep from a thread, as a context around the launcher.
+
+    Args:
+        sweep: the directory.
+        jobs: those that are to be run.
+        others: how many jobs there are besides.
+        failed: how many of those have failed.
+    """
+
+    def __init__(self, sweep: Path, jobs: list[Job], others: int, failed: int) -> None:
+        self.sweep, self.jobs, self.others, self.failed = sweep, jobs, others, failed
+        self.total = {job.directory: job.config["trainer"]["max_steps"] for job in jobs}
+        self.before = {job.directory: stamp(self._results(job)) for job in jobs}
+        self.step = {job.directory: last_step(self._results(job).with_name("metrics.jsonl")) for job in jobs}
+        self.began = dict(self.step)  # where those that go on begin
+        self.ended: dict[str, str] = {}  # the status of each job that has ended
+        self.seen: dict[str, float] = {}  # when each job was first seen running
+        self.at_once = 1  # as many jobs as ran at the same time
+        self.pace: dict[str, list[float]] = defaultdict(list)  # by row: seconds a step, all of a job in them
+        self.bar: Progress | None = None
+        self._leave = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> SweepProgress:
+        self.printed = time.monotonic()
+        if console.is_terminal and not console.is_dumb_terminal:
+            self.bar = Progress(
+                TextColumn("[bold]{task.fields[ended]}"),
+                BarColumn(bar_width=8),
+                TextColumn("{task.fields[shown]}"),
+                console=console,
+                transient=True,
+            )
+            self.task = self.bar.add_task("", total=1.0, ended="", shown="")
+            self.bar.start()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._leave.set()
+        self._thread.join()
+        self.look()
+        if self.bar:
+            self.bar.stop()
+
+    def _results(self, job: Job) -> Path:
+        return self.sweep / job.directory / "results.json"
+
+    def _watch(self) -> None:
+        while not self._leave.wait(LOOK_SECONDS):
+            self.look()
+            self._show()
+
+    def look(self) -> None:
+        """Read how far each job is, and say which have ended."""
+        now = time.monotonic()
+        for job in self.jobs:
+            results = self._results(job)
+            if job.directory in self.ended or stamp(results) == self.before[job.directory]:
+                continue
+            self.seen.setdefault(job.directory, now)
+            status = read_results(results.parent)["status"]
+            if status in ("completed", "failed"):
+                self.ended[job.directory] = status
+                if status == "completed" and not self.began[job.directory]:
+                    seconds = now - self.seen[job.directory]
+                    self.pace[job.row].append(seconds / self.total[job.directory])
+                self.step[job.directory] = self.total[job.directory]
+                console.print(how_it_ended(job, results.parent), soft_wrap=True)
+            else:
+                self.step[job.directory] = last_step(results.with_name("metrics.jsonl"))
+        self.at_once = max(self.at_once, len(self.seen) - len(self.ended))
+
+    def _show(self) -> None:
+        running = [
+            f"{job.row} seed {job.seed} step {self.step[job.directory]} of {self.total[job.directory]}"
+            for job in self.jobs
+            if job.directory in self.seen and job.directory not in self.ended
+        ]
+        failed = self.failed + list(self.ended.values()).count("failed")
+        done = f"{self.others + len(self.ended)} of {self.others + len(self.jobs)} jobs"
+        seconds = self.seconds_left()
+        left = f"{clock(seconds)} left" if seconds is not None else ""
+        said = [part for part in (", ".join(running), f"{failed} failed" if failed else "", left) if part]
+        if self.bar:
+            self.bar.update(self.task, completed=self.share(), ended=done, shown="  ".join(said))
+        elif running and time.monotonic() - self.printed >= PLAIN_LINE_SECONDS:
+            console.print(Text("  ".join([done, *said])), soft_wrap=True)
+            self.printed = time.monotonic()
+
+    def share(self) -> float:
+        """Return how much of what was to be done has been, counted in steps."""
+        todo = sum(self.total[key] - self.began[key] for key in self.total)
+        return max(0, sum(self.step[key] - self.began[key] for key in self.total)) / max(todo, 1)
+
+    def seconds_left(self) -> float | None:
+        """Return the time that the rest will take; `None` before the first step.
+
+        A job takes as long as those of its row that have ended, or else as those of all rows, evaluation
+        included; or longer, if its own steps say so. Before any has ended the pace of the steps is all that
+        is known, evaluation left out.
+        """
+        now = time.monotonic()
+        spent = {key: now - since for key, since in self.seen.items() if key not in self.ended}
+        steps = {key: self.step[key] - self.began[key] for key in spent}
+        own = {key: spent[key] / steps[key] for key in spent if steps[key] > 0}
+        known = [pace for paces in self.pace.values() for pace in paces] or list(own.values())
+        if not known:
+            return None
+        left = []
+        for job in self.jobs:
+            key = job.directory
+            if key in self.ended:
+                continue
+            todo, pace = self.total[key] - self.began[key], median(self.pace[job.row] or known)
+            if steps.get(key, 0) >= TELLING * todo:
+                pace = max(pace, own.get(key, 0.0))
+            left.append(max(0.0, pace * todo - spent.get(key, 0.0)))
+        return max(sum(left) / self.at_once, *left, 0.0)
+
+
+def last_step(metrics: Path) -> int:
+    """Return the step of the last whole line of `metrics.jsonl`; 0 if there is none."""
+    try:
+        with metrics.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
+            *lines, _torn = file.read().split(b"\n")
+        return json.loads(lines[-1])["step"]
+    except (OSError, ValueError, IndexError, KeyError):
+        return 0
+
+
+def how_it_ended(job: Job, directory: Path) -> Text:
+    """Return a line with a job's score, or with what went wrong."""
+    results = read_results(directory)
+    name = Text(f"{job.row} seed {job.seed}  ", "bold")
+    if results["status"] != "completed":
+        return name + Text(f"{results['status']}: {' '.join(str(results['error']).split())}", "red")
+    unit = results["data"]["unit"]
+    key, (_, metric) = score_key(unit), metric_of(unit)
+    score = shown(results["valid"][key], 2 if key == "perplexity" else 3)
+    seconds = results["training"]["seconds"]
+    return name + Text(f"valid {score} {metric} after {seconds:.0f} s of training")

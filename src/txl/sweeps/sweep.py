@@ -1,0 +1,270 @@
+"""A sweep: every row with every seed, in one directory, going on where an earlier call ended.
+
+The directory's name comes from the words of the command line, so that the same command finds it again. Jobs
+that are completed are not repeated, those that were interrupted go on from their checkpoint, and those that
+failed are tried again. `sweep.json` says which jobs there are; each has a run directory with its results.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from hydra.core.plugins import Plugins
+from hydra.core.utils import JobReturn, JobStatus
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig
+
+from txl.records.files import lock_directory, write_atomically
+from txl.records.results import initial_results, read_status, record_failure, utc_now
+from txl.report.render.tables import summary_of, write_tables
+from txl.settings.errors import ConfigError
+from txl.sweeps import arguments as sweep_words
+from txl.sweeps.arguments import SweepWords, ablation_of
+from txl.sweeps.dry_run import plan
+from txl.sweeps.evaluations import evaluations_of, run_evaluations
+from txl.sweeps.jobs import (
+    NO_ROW,
+    Job,
+    make_jobs,
+    read_described,
+    reuse,
+    runs_of,
+    short_hash,
+    with_rows_of,
+    with_variants,
+)
+from txl.sweeps.progress import SweepProgress
+from txl.sweeps.worker import SWEEP, Stop
+from txl.terminal import console
+
+SCHEMA = 1
+
+
+def sweep(context: HydraContext, task: TaskFunction, config: DictConfig, arguments: list[str]) -> None:
+    """Run a sweep.
+
+    Args:
+        context: Hydra's.
+        task: what a launcher calls with the settings of a job.
+        config: the settings of the sweep itself.
+        arguments: the overrides of the command line.
+
+    Raises:
+        ValueError: mistakes on the command line, a directory that holds something else or is in use.
+        SystemExit: a job failed (1), or a signal stopped the sweep (128 and its number).
+    """
+    asked = sweep_words.asked
+    ablation, rows = ablation_of(asked) if asked.ablation is not None else (None, {NO_ROW: []})
+    if not rows and arguments:
+        raise ConfigError(f"{ablation.name} trains nothing, and {arguments[0]} says how to")
+    check_launcher(config)
+    jobs, variants = make_jobs(arguments, rows, context, config)
+    table = with_variants(ablation.table, variants) if ablation else None
+    name = ablation.name if ablation else name_of(jobs, config)
+    directory = directory_of(name, asked, config)
+    others = runs_of(asked.reuse) if asked.reuse else []
+    if asked.dry_run:
+        measured = evaluations_of(table, [described_job(job) for job in jobs])
+        console.print(plan(jobs, measured, directory), soft_wrap=True)
+        return
+    directory.mkdir(parents=True, exist_ok=True)
+    held = lock_directory(directory, 2.0, "hydra.sweep.dir")
+    try:
+        described = {
+            "schema": SCHEMA,
+            "name": name,
+            "scale": ablation.scale if ablation else None,
+            "words": asked.words,
+            "table": table,
+            "jobs": [described_job(job) for job in jobs],
+        }
+        earlier = look(directory, jobs, described)
+        if asked.reuse:
+            linked = reuse(jobs, directory, others)
+            console.print(f"{linked} jobs are runs of {asked.reuse}", markup=False, soft_wrap=True)
+        todo = begin(directory, jobs, described, earlier)
+        evaluations = evaluations_of(described["table"], described["jobs"])
+        received = run_jobs(directory, jobs, todo, (context, task, config))
+        statuses = ["to do"] * len(evaluations)
+        if not received:
+            statuses, received = run_evaluations(directory, evaluations)
+    finally:
+        os.close(held)
+    conclude(directory, jobs, statuses, received)
+
+
+def check_launcher(config: DictConfig) -> None:
+    """Raise ConfigError if the launcher's package is not installed."""
+    package = str(config.hydra.launcher._target_).rpartition(".")[0]
+    try:
+        found = importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:
+        found = False
+    if not found:
+        choice = config.hydra.runtime.choices["hydra/launcher"]
+        raise ConfigError(
+            f"hydra/launcher={choice} needs a package; install it with: pip install 'txl[sweeps]'"
+        )
+
+
+def name_of(jobs: list[Job], config: DictConfig) -> str:
+    """Return what an ordinary sweep is called: as its runs, if they agree, or else as the data."""
+    names = {job.config["name"] for job in jobs if job.config}
+    return names.pop() if len(names) == 1 else str(config.hydra.runtime.choices["data"])
+
+
+def directory_of(name: str, asked: SweepWords, config: DictConfig) -> Path:
+    """Return the directory of a sweep. How its jobs are launched does not change it.
+
+    Raises:
+        ConfigError: it cannot be one, because a file is in its place.
+    """
+    if any(word.startswith("hydra.sweep.dir=") for word in config.hydra.overrides.hydra):
+        directory = Path(config.hydra.sweep.dir).absolute()
+        there = next(place for place in (directory, *directory.parents) if place.exists())
+        if not there.is_dir():
+            raise ConfigError(
+                f"hydra.sweep.dir={config.hydra.sweep.dir}: {there} is a file; name a directory for the sweep"
+            )
+        return directory
+    no_matter = ("hydra.", "hydra/", "--dry-run", "-m", "--multirun", "ablation.reuse=")
+    words = [word for word in asked.words if not word.startswith(no_matter)]
+    return Path("multirun", f"{name}-{short_hash(words)}").absolute()
+
+
+def described_job(job: Job) -> dict[str, Any]:
+    """Return a job as `sweep.json` has it."""
+    return {"row": job.row, "seed": job.seed, "directory": job.directory, "overrides": job.overrides}
+
+
+def look(directory: Path, jobs: list[Job], described: dict[str, Any]) -> dict[str, Any]:
+    """Return the `sweep.json` of an earlier call; nothing if there is none. Nothing is changed.
+
+    Raises:
+        ValueError: the directory holds another sweep, or runs with other settings.
+    """
+    earlier = read_described(directory) if (directory / SWEEP).exists() else {}
+    for key in ("name", "scale") if earlier else ():
+        if earlier[key] != described[key]:
+            raise ValueError(
+                f"{directory} holds a sweep with {key} {earlier[key]}, not {described[key]}; choose "
+                "another directory: hydra.sweep.dir=…"
+            )
+    for job in jobs:
+        job.check_directory(directory)
+    return earlier
+
+
+def begin(directory: Path, jobs: list[Job], described: dict[str, Any], earlier: dict[str, Any]) -> list[Job]:
+    """Write `sweep.json`, and return the jobs that are to be run.
+
+    A job of an earlier call that is not among them stays in `sweep.json`. One that cannot be composed fails
+    here.
+
+    Args:
+        directory: of the sweep.
+        jobs: of this call.
+        described: what `sweep.json` is to hold.
+        earlier: what it held, see `look`.
+    """
+    path = directory / SWEEP
+    known = {job["directory"] for job in described["jobs"]}
+    others = [job for job in earlier.get("jobs", ()) if job["directory"] not in known]
+    described["jobs"] += [job for job in others if read_status(directory / job["directory"])]
+    statuses = [job.check_directory(directory) for job in jobs]
+    if described["table"]:
+        described["table"] = with_rows_of(described["jobs"], described["table"], earlier.get("table"))
+    described["evaluations"] = [
+        one.described() for one in evaluations_of(described["table"], described["jobs"])
+    ]
+    todo = [
+        job for job, status in zip(jobs, statuses, strict=True) if status != "completed" and not job.error
+    ]
+    write_atomically(path, json.dumps(described, indent=2) + "\n")
+    for job in jobs:
+        if job.error is not None and read_status(directory / job.directory) != "completed":
+            (directory / job.directory).mkdir(parents=True, exist_ok=True)
+            results = initial_results(described["name"], job.seed, job.overrides, None)
+            results["finished_at"] = utc_now()
+            record_failure(directory / job.directory, job.error, results)
+            console.print(f"{job.row} seed {job.seed}  cannot run: {job.error}", markup=False, soft_wrap=True)
+    return todo
+
+
+def run_jobs(
+    directory: Path, jobs: list[Job], todo: list[Job], hydra: tuple[HydraContext, TaskFunction, DictConfig]
+) -> int | None:
+    """Let a launcher run the jobs that are to be run, and return the signal that stopped it, if one did."""
+    context, task, config = hydra
+    failed = sum(job.error is not None for job in jobs)
+    done = len(jobs) - len(todo) - failed
+    console.print(
+        f"{len(jobs)} jobs in {os.path.relpath(directory)}"
+        + (f", {done} of them done already" if done else "")
+        + ("; what each of them prints is in its console.log" if todo else ""),
+        markup=False,
+        soft_wrap=True,
+    )
+    if not todo:
+        return None
+    config.hydra.sweep.dir = str(directory)
+    for launchers in ("hydra", "hydra_plugins"):  # each says at length which jobs it launches
+        logging.getLogger(launchers).setLevel(logging.WARNING)
+    with Stop(directory) as stop, SweepProgress(directory, todo, len(jobs) - len(todo), failed):
+        launcher = Plugins.instance().instantiate_launcher(context, task, config)
+        try:
+            returned = launcher.launch([job.words(directory) for job in todo], initial_job_idx=0)
+        except Exception as error:  # the launcher's own: of a worker or a job of SLURM that was killed
+            console.print(f"the launcher failed: {error}", markup=False, soft_wrap=True, style="red")
+            returned = []
+        for job, result in zip(todo, returned, strict=False):
+            note(directory / job.directory, job, result)
+    return stop.received
+
+
+def note(directory: Path, job: Job, returned: JobReturn) -> None:
+    """Write down what went wrong around a job and not in it."""
+    if returned.status == JobStatus.FAILED:
+        directory.mkdir(parents=True, exist_ok=True)
+        begin = initial_results(None, job.seed, job.overrides, job.config)
+        record_failure(directory, str(returned._return_value), begin)
+
+
+def conclude(directory: Path, jobs: list[Job], evaluations: list[str], received: int | None) -> None:
+    """Make the tables, say what is missing, and leave with an exit code that is 0 if nothing is.
+
+    Args:
+        directory: of the sweep.
+        jobs: that were to be run.
+        evaluations: the status of each.
+        received: the signal that stopped the sweep, if one did.
+    """
+    of = [("jobs", [read_status(directory / job.directory) for job in jobs]), ("evaluations", evaluations)]
+    said = "; ".join(_counted(what, statuses) for what, statuses in of if statuses)
+    whole = all(status == "completed" for _, statuses in of for status in statuses)
+    if received and not whole:
+        console.print(f"stopped; {said}. The same command goes on from here", soft_wrap=True)
+        sys.exit(128 + received)
+    console.print(said if whole else f"{said}. The same command tries the others again")
+    make_tables(directory)
+    if not whole:
+        sys.exit(1)
+
+
+def _counted(what: str, statuses: list[str | None]) -> str:
+    done, failed = statuses.count("completed"), statuses.count("failed")
+    return f"{done} of {len(statuses)} {what} done" + (f", {failed} failed" if failed else "")
+
+
+def make_tables(directory: Path) -> None:
+    """Write the tables of a sweep, show the short one, and say where they are."""
+    paths = write_tables(directory)
+    console.print(summary_of(directory, console.width))
+    for path in paths:
+        console.print(f"{path.name:>12}  {os.path.relpath(path)}", soft_wrap=True)

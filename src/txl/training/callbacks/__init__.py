@@ -1,0 +1,1 @@
+"""What happens between the steps: checkpoints, progress, divergence, interruption, profiling."""
