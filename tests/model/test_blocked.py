@@ -95,7 +95,7 @@ def test_many_rows_do_not_round_what_they_all_add_to():
 
     def gradient(way, dtype):
         q, k, v, far, near = (x.bfloat16().to(dtype).requires_grad_() for x in inputs)
-        out = way(hidden, q)(q, k, v, blocked.ByDistance(far, near), off)
+        out = way(hidden, q)(q, k, v, blocked.DistanceScores(far, near), off)
         (out * direction.to(dtype)).sum().backward()
         return near.grad.double()
 
@@ -117,16 +117,16 @@ def test_dropout_has_its_gradient_and_its_rate(kept, monkeypatch):
 
     def with_dropout(*inputs):
         torch.manual_seed(0)
-        return attend(*inputs[:3], blocked.ByDistance(*inputs[3:]), dropout)
+        return attend(*inputs[:3], blocked.DistanceScores(*inputs[3:]), dropout)
 
     assert torch.autograd.gradcheck(with_dropout, (*tensors, far, near, numbers))
     q, k, v = (tensor.detach() for tensor in tensors)
     v.fill_(1.0)
-    taken = torch.stack([attend(q, k, v, blocked.ByDistance(), dropout) for _ in range(4000)])
+    taken = torch.stack([attend(q, k, v, blocked.DistanceScores(), dropout) for _ in range(4000)])
     assert (taken != 1.0).any()
     torch.testing.assert_close(taken.mean(dim=0), torch.ones_like(q), rtol=0, atol=0.06)
     dropout.eval()
-    torch.testing.assert_close(attend(q, k, v, blocked.ByDistance(), dropout), torch.ones_like(q))
+    torch.testing.assert_close(attend(q, k, v, blocked.DistanceScores(), dropout), torch.ones_like(q))
 
 
 def test_keys_that_nobody_sees_are_not_looked_at(monkeypatch):
@@ -134,13 +134,13 @@ def test_keys_that_nobody_sees_are_not_looked_at(monkeypatch):
     q, k, v = (torch.randn(2, n, 1, 3) for n in (8, 14, 14))
     hidden = hidden_keys(8, torch.tensor([3, 1]), 6, None)
     attend, off = blocked.BlockedAttention(hidden, q), Dropout(0.0)
-    before = attend(q, k, v, blocked.ByDistance(), off)
+    before = attend(q, k, v, blocked.DistanceScores(), off)
     for tensor in (k, v):
         tensor[:, :3] = float("nan")  # of no row real
-    torch.testing.assert_close(attend(q, k, v, blocked.ByDistance(), off), before, rtol=0, atol=0)
+    torch.testing.assert_close(attend(q, k, v, blocked.DistanceScores(), off), before, rtol=0, atol=0)
     for tensor in (k, v):
         tensor[:, 10:] = float("nan")  # after the first block
-    torch.testing.assert_close(attend(q, k, v, blocked.ByDistance(), off)[:, :4], before[:, :4])
+    torch.testing.assert_close(attend(q, k, v, blocked.DistanceScores(), off)[:, :4], before[:, :4])
 
 
 def test_what_is_computed_together_is_no_larger_than_it_may_be(monkeypatch):
@@ -166,6 +166,6 @@ def test_large_probabilities_are_computed_again(monkeypatch):
         monkeypatch.setattr(blocked, "KEPT", limit)
         held = []
         with torch.autograd.graph.saved_tensors_hooks(lambda x, held=held: held.append(x) or x, lambda x: x):
-            attend(q, k, v, blocked.ByDistance(), Dropout(0.0))
+            attend(q, k, v, blocked.DistanceScores(), Dropout(0.0))
         largest.append(sum(x.untyped_storage().nbytes() for x in held))
     assert largest[0] - largest[1] > 2 * 64 * 64 * 4 // 2

@@ -125,7 +125,7 @@ def test_a_run_killed_at_any_moment_leaves_a_readable_directory(train, endless):
 
 def test_a_full_disk_stops_no_training_for_its_results(run_here, text_file, monkeypatch, caplog):
     """While the training goes on they cannot be written; at the end there is room again."""
-    write, refused = run.write_whole, []
+    write, refused = run.write_atomically, []
 
     def full(path, text):
         training = json.loads(text)["training"] if path.name == "results.json" else None
@@ -134,7 +134,7 @@ def test_a_full_disk_stops_no_training_for_its_results(run_here, text_file, monk
             raise OSError(28, "No space left on device")
         write(path, text)
 
-    monkeypatch.setattr(run, "write_whole", full)
+    monkeypatch.setattr(run, "write_atomically", full)
     directory = run_here(*TINY, f"data.path={text_file}")
     assert refused == [4, 8]
     assert caplog.text.count("results.json cannot be written ([Errno 28] No space left on device)") == 2
@@ -147,5 +147,5 @@ def test_what_cannot_be_written_whole_leaves_no_part(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
-        run.write_whole(tmp_path / "results.json", "{}")
+        run.write_atomically(tmp_path / "results.json", "{}")
     assert list(tmp_path.iterdir()) == []

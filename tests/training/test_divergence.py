@@ -32,7 +32,7 @@ def test_a_loss_that_is_not_finite_is_found_at_its_step(folder, bad):
     with pytest.raises(DivergedError, match="no checkpoint is from before"):
         feed(DivergenceGuard(None, folder), [2.0] * 50 + [bad])
     with pytest.raises(DivergedError, match=r"at step 400 the validation loss is .*last.ckpt"):
-        DivergenceGuard(None, folder).see_finite(400, bad, "validation loss", good=400)
+        DivergenceGuard(None, folder).check_finite(400, bad, "validation loss", good=400)
 
 
 def test_a_loss_that_jumps_up_and_stays_is_stopped_soon(folder):

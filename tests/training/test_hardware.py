@@ -66,7 +66,7 @@ def test_memory_in_use_grows_and_shrinks_unless_freed_memory_is_kept(kept):
     """In a process of its own: the setting is for good."""
     script = (
         "import torch; from txl.training.hardware import *; cpu = torch.device('cpu')\n"
-        f"{'keep_memory()' if kept else ''}\n"
+        f"{'retain_freed_pages()' if kept else ''}\n"
         "before = used_memory(cpu); held = torch.ones(50_000_000); print(used_memory(cpu) - before)\n"
         "del held; print(used_memory(cpu) - before); print(peak_memory(cpu) - before)"
     )

@@ -154,7 +154,7 @@ def test_what_ends_a_later_length_leaves_the_ones_before(run, monkeypatch, capsy
 
 def interrupt_at(monkeypatch, count, act):
     """Let reading a segment, from now on the count-th, do something before it."""
-    read, calls = scoring.Reader.read, []
+    read, calls = scoring.CachedInference.read, []
 
     def interrupted(self, *arguments):
         calls.append(1)
@@ -162,4 +162,4 @@ def interrupt_at(monkeypatch, count, act):
             act()
         return read(self, *arguments)
 
-    monkeypatch.setattr(scoring.Reader, "read", interrupted)
+    monkeypatch.setattr(scoring.CachedInference, "read", interrupted)

@@ -60,7 +60,7 @@ def test_a_group_is_scored_shown_and_drawn(xl, vanilla, capsys):
 
 def test_other_shares_and_thresholds_need_no_new_scores(xl, monkeypatch):
     assert main(["recl", str(xl), *SMALL]) == 0
-    monkeypatch.setattr(group.TransformerReader, "scores", None)
+    monkeypatch.setattr(group.TransformerScorer, "scores", None)
     assert main(["recl", str(xl), *SMALL, "r=[0.2,0.3]", "threshold=0.5"]) == 0
     (folder,) = (xl / "evaluations").glob("recl-*")
     assert [of["r"] for of in result_in(folder)["models"][0]["effective"]] == [0.2, 0.3]
@@ -68,7 +68,7 @@ def test_other_shares_and_thresholds_need_no_new_scores(xl, monkeypatch):
 
 def test_what_was_interrupted_is_taken_up_again(xl, monkeypatch, capsys, tmp_path):
     words = ["recl", str(xl), *SMALL, "batch_size=4", f"out={tmp_path / 'here'}"]
-    whole, calls, scores = tmp_path / "whole", [], group.TransformerReader.scores
+    whole, calls, scores = tmp_path / "whole", [], group.TransformerScorer.scores
     assert main([*words, f"out={whole}"]) == 0
 
     def interrupted(self, window, lengths):
@@ -77,7 +77,7 @@ def test_what_was_interrupted_is_taken_up_again(xl, monkeypatch, capsys, tmp_pat
             raise KeyboardInterrupt
         return scores(self, window, lengths)
 
-    monkeypatch.setattr(group.TransformerReader, "scores", interrupted)
+    monkeypatch.setattr(group.TransformerScorer, "scores", interrupted)
     assert main(words) == 130
     assert "scores so far are kept" in " ".join(capsys.readouterr().out.split())
     before = len(calls)
@@ -91,14 +91,14 @@ def test_what_was_interrupted_is_taken_up_again(xl, monkeypatch, capsys, tmp_pat
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_score_that_is_not_finite_is_refused_when_it_comes(xl, monkeypatch, capsys, tmp_path, value):
     words = ["recl", str(xl), *SMALL, "names=[mine]", "batch_size=4", f"out={tmp_path / 'out'}"]
-    scores, calls = group.TransformerReader.scores, []
+    scores, calls = group.TransformerScorer.scores, []
 
     def broken(self, window, lengths):
         calls.append(1)
         found = scores(self, window, lengths)
         return found if len(calls) <= 5 else found * value  # the comparison with single contexts takes five
 
-    monkeypatch.setattr(group.TransformerReader, "scores", broken)
+    monkeypatch.setattr(group.TransformerScorer, "scores", broken)
     for _ in range(2):  # what is kept holds none
         calls.clear()
         assert main(words) == 1
