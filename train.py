@@ -10,14 +10,14 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from txl.program import command
-from txl.runs import assemble
+from txl.runs import assemble, start
 from txl.runs.finish import finish
 
 
 @command(config_path=Path(__file__).parent / "conf", config_name="train")
 def train(settings: DictConfig) -> None:
     """Compose → build → fit → test → results.json."""
-    if assemble.started_processes(settings):
+    if start.started_processes(settings):
         return
     with assemble.run(settings) as run:
         config = assemble.config(settings)

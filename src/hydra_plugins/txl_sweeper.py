@@ -1,4 +1,4 @@
-"""Hydra finds its plugins here. What the sweeper does stands in `txl.sweeps.sweep`."""
+"""Hydra finds its plugins here; the sweeper itself is `txl.sweeps.sweep`."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from omegaconf import DictConfig
 
 
 class TxlSweeper(Sweeper):
-    """Runs every row with every seed in one directory, and goes on where an earlier call ended."""
+    """Runs every row with every seed in one directory, and continues where an earlier call ended.
+
+    Args:
+        settings: of `conf/hydra/sweeper/txl.yaml`, which the sweep reads from Hydra's configuration.
+    """
+
+    def __init__(self, **settings: Any) -> None: ...
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        """Keep what Hydra gives. The launcher is made later, when the sweep's directory is known."""
+        # The launcher is made later, when the sweep's directory is known.
         self.hydra_context, self.task_function, self.config = hydra_context, task_function, config
 
     def sweep(self, arguments: list[str]) -> Any:
-        """Run the sweep.
-
-        Args:
-            arguments: the overrides of the command line, without those of Hydra.
-        """
         from txl.sweeps.sweep import sweep  # here, because Hydra imports every plugin at every start
 
         return sweep(self.hydra_context, self.task_function, self.config, arguments)

@@ -13,10 +13,11 @@ import hydra
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 
-from txl.launch.processes import check_command, in_sweep, run_in
+from txl.launch.environment import check_command, in_sweep
 from txl.records.results import read_results
 from txl.settings.errors import MISTAKES, one_line
-from txl.sweeps import arguments as sweep_words
+from txl.settings.overrides import run_directory
+from txl.sweeps.arguments import row_overrides, sweep_overrides
 
 SWEEP_FLAGS = ("-m", "--multirun")
 
@@ -32,7 +33,7 @@ def command(
     """
 
     def decorate(task: Callable[[DictConfig], None]) -> Callable[[], None]:
-        asked = os.environ.get("HYDRA_FULL_ERROR", "0")
+        full_error = os.environ.get("HYDRA_FULL_ERROR", "0")
         script = os.path.abspath(inspect.getfile(task))
 
         @wraps(task)
@@ -44,9 +45,9 @@ def command(
             try:
                 task(settings)
             except MISTAKES as error:
-                if asked == "1":
+                if full_error == "1":
                     raise
-                # Said here, because Hydra would print all overrides before it.
+                # Hydra would print all overrides before the error.
                 sys.exit(f"error: {one_line(error, config_path, config_name)}")
             return None
 
@@ -56,42 +57,38 @@ def command(
         def program() -> None:
             for stream in (sys.stdout, sys.stderr):
                 if hasattr(stream, "reconfigure"):
-                    stream.reconfigure(
-                        errors="replace"
-                    )  # a terminal that lacks a letter is no reason to stop
-            os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra shall raise its errors and not print them
+                    # A character that the terminal lacks must not stop a run.
+                    stream.reconfigure(errors="replace")
+            os.environ["HYDRA_FULL_ERROR"] = "1"  # let Hydra raise its errors instead of printing them
             try:
-                sys.argv[1:] = resumed(flags_first(ablated(sys.argv[1:])))
+                sys.argv[1:] = resumed(flags_first(resolve_ablation(sys.argv[1:])))
                 check_command(sys.argv[1:])
                 composed()
             except (HydraException, *MISTAKES) as error:
-                if asked == "1":
+                if full_error == "1":
                     raise
                 sys.exit(f"error: {one_line(error, config_path, config_name)}")
             finally:
-                os.environ["HYDRA_FULL_ERROR"] = asked
+                os.environ["HYDRA_FULL_ERROR"] = full_error
 
         return program
 
     return decorate
 
 
-def ablated(words: list[str]) -> list[str]:
-    """Return a command line without what it says of an ablation: the sweeper does that, or it is one row."""
-    if not any(word in SWEEP_FLAGS for word in words):
-        return sweep_words.of_one_row(words)
-    sweep_words.asked = sweep_words.parse(words)
-    return sweep_words.asked.others
+def resolve_ablation(words: list[str]) -> list[str]:
+    """Return a command line without what it says of an ablation, for the sweeper or of one row."""
+    return sweep_overrides(words) if any(word in SWEEP_FLAGS for word in words) else row_overrides(words)
 
 
 def flags_first(words: list[str]) -> list[str]:
-    """Return a command line with `-m` at its beginning: argparse takes no overrides on both sides of it."""
+    """Return a command line with `-m` first: argparse takes no overrides on both sides of it."""
     flags = [word for word in words if word in SWEEP_FLAGS]
     return [*flags, *(word for word in words if word not in flags)]
 
 
 def resumed(words: list[str]) -> list[str]:
-    """Return a command line with `resume=RUN_DIR` replaced by what that run was started with.
+    """Return a command line with `resume=RUN_DIR` replaced by the overrides of that run.
 
     Raises:
         ValueError: there is no run in that directory.
@@ -103,4 +100,4 @@ def resumed(words: list[str]) -> list[str]:
     if not (directory / "results.json").is_file():
         raise ValueError(f"resume={directory} holds no run: there is no results.json in it")
     others = [word for word in words if not word.startswith("resume=")]
-    return [*read_results(directory)["overrides"], run_in(directory), *others]
+    return [*read_results(directory)["overrides"], run_directory(directory), *others]

@@ -13,10 +13,11 @@ import torch
 
 from conftest import ROOT, TINY, tiny_text
 from settings.test_schema import composed
-from txl.launch import processes
+from txl.launch.environment import check_processes, devices, rank, started_elsewhere, world_size
 from txl.program import resumed
-from txl.records.results import record_failure
+from txl.records.results import initial_results, write_results
 from txl.settings.errors import ConfigError
+from txl.settings.overrides import config_options
 from txl.settings.schema import check
 from txl.training.callbacks.interruption import Interrupted, Interruption
 
@@ -193,22 +194,22 @@ def test_processes_that_do_not_fit_are_one_line(monkeypatch, overrides, environm
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(ConfigError) as error:
-        processes.check_processes(check(composed("name=x", *overrides)))
+        check_processes(check(composed("name=x", *overrides)))
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 
 def test_whoever_started_the_processes_says_which_one_this_is(monkeypatch):
-    assert (processes.rank(), processes.started_elsewhere()) == (0, None)
+    assert (rank(), started_elsewhere()) == (0, None)
     for name, value in {"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "8", "RANK": "5"}.items():
         monkeypatch.setenv(name, value)
-    assert (processes.rank(), processes.started_elsewhere()) == (5, 8)
+    assert (rank(), started_elsewhere()) == (5, 8)
     monkeypatch.delenv("TORCHELASTIC_RUN_ID")
     for name, value in {"SLURM_NTASKS": "4", "SLURM_NTASKS_PER_NODE": "2", "SLURM_PROCID": "3"}.items():
         monkeypatch.setenv(name, value)
-    assert (processes.rank(), processes.started_elsewhere()) == (3, 4)
+    assert (rank(), started_elsewhere()) == (3, 4)
     settings = check(composed("name=x", "trainer=ddp", "trainer.num_nodes=2")).trainer
-    assert (processes.devices(settings), processes.world_size(settings)) == (2, 4)
+    assert (devices(settings), world_size(settings)) == (2, 4)
 
 
 @pytest.mark.slow
@@ -237,7 +238,7 @@ def test_a_signal_that_another_process_heard_of_first_does_not_disturb_the_savin
     saved = []
     interruption = Interruption(lambda error: None)
     with interruption:
-        interruption.in_batches, interruption.received = True, signal.SIGTERM
+        interruption.in_batches, interruption.stop.received = True, signal.SIGTERM
 
         def save(trainer):
             os.kill(os.getpid(), signal.SIGTERM)
@@ -251,7 +252,7 @@ def test_a_signal_that_another_process_heard_of_first_does_not_disturb_the_savin
 
 def test_the_processes_are_told_where_settings_are():
     words = ["position=decay", "--config-dir", "more", "-m", "-cn=train", "seed=1"]
-    assert processes.config_options(words) == ["--config-dir", "more", "-cn=train"]
+    assert config_options(words) == ["--config-dir", "more", "-cn=train"]
 
 
 @pytest.mark.slow
@@ -268,9 +269,8 @@ def test_a_signal_while_the_processes_still_start_is_an_interruption(skewed):
     assert not results.exists() or skewed.results()["status"] == "interrupted"
 
 
-def test_a_process_killed_while_it_starts_leaves_a_run_that_can_go_on(tmp_path):
-    begun = {"schema": 1, "overrides": ["seed=2"], "status": "interrupted", "loss": float("nan")}
-    record_failure(tmp_path, "process 0 of 2 was killed by SIGKILL", begun)
+def test_a_process_killed_while_it_starts_leaves_a_run_that_can_be_resumed(tmp_path):
+    write_results(tmp_path, initial_results("x", 2, ["seed=2"], {"loss": float("nan")}))
     results = json.loads((tmp_path / "results.json").read_text(), parse_constant=pytest.fail)
-    assert (results["status"], results["overrides"]) == ("failed", ["seed=2"])
+    assert (results["status"], results["overrides"]) == ("running", ["seed=2"])
     assert resumed([f"resume={tmp_path}"]) == ["seed=2", f"hydra.run.dir='{tmp_path}'"]

@@ -11,7 +11,9 @@ import torch
 import yaml
 
 from conftest import TINY
-from txl.runs import directory as run
+from txl.records import files
+from txl.records import results as records
+from txl.records.results import read_status
 
 
 def wait_for(condition, seconds: float = 60) -> None:
@@ -95,7 +97,7 @@ def readable(directory) -> bool:
     if (directory / "config.yaml").exists():
         assert yaml.safe_load((directory / "config.yaml").read_text())["trainer"]["max_steps"]
     if (directory / "results.json").exists():
-        assert json.loads((directory / "results.json").read_text())["status"] == "interrupted"
+        assert read_status(directory) == "interrupted"  # it says "running", and no process is there
     if (directory / "metrics.jsonl").exists():
         for line in (directory / "metrics.jsonl").read_text().splitlines():
             assert json.loads(line)["step"] > 0
@@ -125,7 +127,7 @@ def test_a_run_killed_at_any_moment_leaves_a_readable_directory(train, endless):
 
 def test_a_full_disk_stops_no_training_for_its_results(run_here, text_file, monkeypatch, caplog):
     """While the training goes on they cannot be written; at the end there is room again."""
-    write, refused = run.write_atomically, []
+    write, refused = files.write_atomically, []
 
     def full(path, text):
         training = json.loads(text)["training"] if path.name == "results.json" else None
@@ -134,7 +136,7 @@ def test_a_full_disk_stops_no_training_for_its_results(run_here, text_file, monk
             raise OSError(28, "No space left on device")
         write(path, text)
 
-    monkeypatch.setattr(run, "write_atomically", full)
+    monkeypatch.setattr(records, "write_atomically", full)
     directory = run_here(*TINY, f"data.path={text_file}")
     assert refused == [4, 8]
     assert caplog.text.count("results.json cannot be written ([Errno 28] No space left on device)") == 2
@@ -147,5 +149,5 @@ def test_what_cannot_be_written_whole_leaves_no_part(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
-        run.write_atomically(tmp_path / "results.json", "{}")
+        files.write_atomically(tmp_path / "results.json", "{}")
     assert list(tmp_path.iterdir()) == []

@@ -3,9 +3,11 @@
 from pathlib import Path
 
 import pytest
+from hydra import compose, initialize_config_dir
 
+from conftest import ROOT
 from txl.settings.errors import ConfigError
-from txl.sweeps.arguments import ablation_of, of_one_row, parse
+from txl.sweeps.arguments import ablation_of, parse, row_overrides, sweep_overrides
 
 MINE = """
 # A table of the tests.
@@ -34,12 +36,12 @@ def mine(tmp_path: Path) -> Path:
 
 def test_the_words_of_an_ablation_are_taken_out():
     words = ["-m", "+ablation=a", "seed=1,2", "scale=paper", "ablation.rows=[x, 'y']", "--dry-run"]
-    said = parse(words)
-    assert (said.words, said.others) == (words, ["-m", "seed=1,2"])
-    assert (said.ablation, said.scale, said.rows, said.dry_run) == ("a", "paper", ["x", "y"], True)
-    assert said.reuse is None
+    found = parse(words)
+    assert (found.command, found.overrides) == (words, ["-m", "seed=1,2"])
+    assert (found.ablation, found.scale, found.rows, found.dry_run) == ("a", "paper", ["x", "y"], True)
+    assert found.reuse is None
     assert parse(["+ablation=a", "ablation.reuse=~/b"]).reuse == Path.home() / "b"
-    assert parse(["seed=1"]).others == ["seed=1"]
+    assert parse(["seed=1"]).overrides == ["seed=1"]
 
 
 def test_a_name_that_ends_in_yaml_is_a_path(mine):
@@ -52,8 +54,8 @@ def test_a_name_that_ends_in_yaml_is_a_path(mine):
 MISTAKES = {
     ("+ablation=tabel6",): r"there is no ablation tabel6 in .*; did you mean table6",
     ("+ablation=table6", "scale=papr"): r"there is no scale papr; did you mean paper",
-    ("+ablation=table6", "scale="): r"scale= says nothing; give a value, or leave it out",
-    ("+ablation=table6", "ablation.reuse="): r"ablation.reuse= says nothing; give a value",
+    ("+ablation=table6", "scale="): r"scale= is empty; give a value, or leave it out",
+    ("+ablation=table6", "ablation.reuse="): r"ablation.reuse= is empty; give a value",
     ("+ablation=table6", "ablation.rows=[half,xlr]"): r"table6 has no row xlr; did you mean",
     (
         "+ablation=table6",
@@ -71,23 +73,46 @@ def test_a_mistake_is_one_line_and_names_the_nearest(words):
 
 
 def test_one_row_is_an_ordinary_run(mine):
-    words = of_one_row([f"+ablation={mine}", "ablation.rows=[rotary]", "seed=7", "--config-dir", "more"])
+    words = row_overrides([f"+ablation={mine}", "ablation.rows=[rotary]", "seed=7", "--config-dir", "more"])
     assert words == ["position=rotary", "trainer.max_steps=6", "seed=7", "--config-dir", "more"]
-    assert of_one_row(["seed=7"]) == ["seed=7"]
+    assert row_overrides(["seed=7"]) == ["seed=7"]
     with pytest.raises(ConfigError, match=r"has 2 rows to run; add -m .* ablation.rows=\[xl\]"):
-        of_one_row([f"+ablation={mine}"])
+        row_overrides([f"+ablation={mine}"])
     with pytest.raises(ConfigError, match="add -m"):
-        of_one_row(["--dry-run"])
+        row_overrides(["--dry-run"])
     with pytest.raises(ConfigError, match=r"ablation.reuse takes runs into a sweep; add -m"):
-        of_one_row([f"+ablation={mine}", "ablation.reuse=x"])
+        row_overrides([f"+ablation={mine}", "ablation.reuse=x"])
     with pytest.raises(ConfigError, match=r"\+ablation=table9 trains nothing; add -m"):
-        of_one_row(["+ablation=table9"])
+        row_overrides(["+ablation=table9"])
 
 
 def test_another_sweeper_is_not_asked_for_what_ours_alone_does():
     """It would train what was only to be listed, or something else than the rows."""
     for words, what in ((["--dry-run"], "--dry-run"), (["+ablation=table6"], "ablation=table6")):
-        with pytest.raises(ConfigError, match=f"hydra/sweeper=basic knows no {what}; leave one of them out"):
+        with pytest.raises(ConfigError, match=f"hydra/sweeper=basic has no {what}; leave one of them out"):
             parse(["-m", "hydra/sweeper=basic", *words])
         parse(["-m", "hydra/sweeper=txl", *words])
     parse(["-m", "hydra/sweeper=basic", "seed=1,2"])
+
+
+def test_the_sweeper_gets_the_command_line_unchanged():
+    """Whatever characters it has: the sweep's directory is named by it."""
+    command = [
+        "-m",
+        "+ablation=table6",
+        "training.border='\\n'",
+        "name=it's \\",
+        "x=${y}",
+        "seed=1,2",
+        "a=[b,'c']",
+    ]
+    *overrides, last = sweep_overrides(command)
+    assert overrides == [word for word in command if word != "+ablation=table6"]
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        config = compose("train", ["name=x", last], return_hydra_config=True)
+    assert list(config.hydra.sweeper.command) == command
+    assert sweep_overrides(["-m", "hydra/sweeper=basic", "seed=1,2"]) == [
+        "-m",
+        "hydra/sweeper=basic",
+        "seed=1,2",
+    ]

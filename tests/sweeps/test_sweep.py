@@ -18,19 +18,19 @@ from omegaconf import OmegaConf
 
 from conftest import ROOT
 from sweeps.test_arguments import MINE
-from txl.launch.processes import check_processes, in_sweep, quoted, started_elsewhere, world_size
-from txl.program import ablated
+from txl.launch.environment import check_processes, in_sweep, started_elsewhere, world_size
+from txl.program import resolve_ablation
 from txl.records.files import LockedError, lock_directory, write_atomically
 from txl.records.results import initial_results
 from txl.report.sweeps import read_sweeps
 from txl.runs.assemble import use_absolute_paths
 from txl.settings.errors import ConfigError
+from txl.settings.overrides import quoted
 from txl.settings.schema import check
-from txl.sweeps import arguments as sweep_words
 from txl.sweeps.jobs import variant_name
 from txl.sweeps.progress import last_step
 from txl.sweeps.sweep import sweep
-from txl.sweeps.worker import asked_to_stop
+from txl.sweeps.worker import stop_order
 
 
 class Task:
@@ -45,7 +45,7 @@ class Task:
     def __call__(self, settings) -> None:
         directory = Path(HydraConfig.get().runtime.output_dir)
         place = f"{directory.parent.name}/{directory.name}"
-        if asked_to_stop(directory.parents[1]):
+        if stop_order(directory.parents[1]):
             return
         self.ran.append(place)
         self.seen.append(in_sweep())
@@ -71,7 +71,7 @@ class Sweeps:
 
     def __call__(self, *words: str, directory: str | None = "sweep") -> int:
         """Return the exit code."""
-        words = ablated(["-m", *words])[1:]
+        words = resolve_ablation(["-m", *words])[1:]
         if directory:
             words.append(f"hydra.sweep.dir={quoted(self.folder / directory)}")
         with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
@@ -101,7 +101,6 @@ class Sweeps:
 def run(tmp_path, monkeypatch) -> Sweeps:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("txl.sweeps.sweep.make_tables", lambda directory: None)
-    monkeypatch.setattr(sweep_words, "asked", sweep_words.asked)
     (tmp_path / "mine.yaml").write_text(MINE, "utf-8")
     return Sweeps(tmp_path)
 
@@ -257,7 +256,7 @@ def test_a_signal_stops_the_sweep_and_the_same_command_goes_on(run, capsys):
     words = ["+ablation=mine.yaml", "seed=1,2"]
     assert run(*words) == 143
     assert run.task.ran == ["xl/seed1", "xl/seed2"]
-    assert "stopped; 1 of 4 jobs done. The same command goes on from here" in capsys.readouterr().out
+    assert "stopped; 1 of 4 jobs done. The same command continues from here" in capsys.readouterr().out
     run.task.ran, run.task.stops_at = [], None
     assert run(*words) == 0
     assert run.task.ran == ["xl/seed2", "rotary/seed1", "rotary/seed2"]
@@ -282,7 +281,7 @@ def test_the_directory_follows_from_the_words(run):
 def test_a_second_sweep_in_the_same_directory_is_refused(run):
     (run.folder / "sweep").mkdir()
     held = lock_directory(run.folder / "sweep")
-    with pytest.raises(LockedError, match=r"another process is running in .*another hydra\.sweep\.dir"):
+    with pytest.raises(LockedError, match=r"is locked by another process; .*another hydra\.sweep\.dir"):
         run("seed=1")
     os.close(held)
     assert run.task.ran == []
@@ -313,7 +312,7 @@ def test_a_table_that_trains_nothing_takes_no_settings(run, capsys):
     out = capsys.readouterr().out
     assert out.startswith("0 jobs in sweep")
     assert "then  txl speed \n    experiment=enwik8_12l attention_length=[800,1800,2800,3800]\n" in out
-    with pytest.raises(ConfigError, match="table9 trains nothing, and seed=1,2 says how to"):
+    with pytest.raises(ConfigError, match="table9 trains nothing; leave out seed=1,2"):
         run("+ablation=table9", "seed=1,2")
 
 

@@ -16,7 +16,7 @@ from hydra.core.plugins import Plugins
 
 from conftest import ROOT, TINY, metrics_of
 from settings.test_schema import composed
-from txl.program import ablated
+from txl.program import resolve_ablation
 from txl.settings.schema import check
 
 LIMIT = 900  # seconds: a sweep that hangs ends by then, and one on a busy machine has ended before
@@ -78,7 +78,7 @@ def test_a_sweep_stopped_in_its_second_job_goes_on_there(train, tiny, number):
     before = (sweep / "position-relative" / "seed1" / "results.json").read_bytes()
     if number == signal.SIGTERM:
         assert code == 143, output(train)
-        assert "The same command goes on from here" in output(train)
+        assert "The same command continues from here" in output(train)
         assert results(sweep)["position-rotary"]["error"] == "stopped by SIGTERM"
     time.sleep(1)  # the lifeline of a killed sweep
     kept = torch.load(second / "checkpoints" / "last.ckpt", weights_only=True)["global_step"]
@@ -86,7 +86,7 @@ def test_a_sweep_stopped_in_its_second_job_goes_on_there(train, tiny, number):
     assert start(train, *words).wait(LIMIT) == 0, output(train)
     assert (sweep / "position-relative" / "seed1" / "results.json").read_bytes() == before
     assert (
-        f"going on from {second / 'checkpoints' / 'last.ckpt'}, step {kept}"
+        f"resuming from {second / 'checkpoints' / 'last.ckpt'}, step {kept}"
         in (second / "console.log").read_text()
     )
     steps = [line["step"] for line in metrics_of(second) if "train/loss" in line]
@@ -269,7 +269,7 @@ def test_what_wandbs_agent_calls_is_a_command_line_of_ours():
                 words += utils.create_sweep_command_args(chosen)[name]
             elif name not in ("env", "interpreter", "program"):
                 words.append(part)
-        config = check(composed("name=x", *ablated(words)))
+        config = check(composed("name=x", *resolve_ablation(words)))
         assert "wandb" in config.logger
         assert config.training.memory_length == values["training.memory_length"][last]
         assert config.seed == values["seed"][last]

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -10,43 +11,62 @@ import torch
 from hydra.core.hydra_config import HydraConfig
 
 from settings.test_schema import composed
-from txl.launch import processes
+from txl.launch import processes, stop
+from txl.launch.processes import StopOrder
 from txl.records.files import lock_directory
-from txl.sweeps.worker import Stop, asked_to_stop, now_and_then, run_job
-from txl.training.callbacks import interruption
+from txl.sweeps.worker import JobMonitor, SweepStop, run_job, stop_order
 from txl.training.callbacks.interruption import Interrupted, Interruption
 from txl.training.hardware import failure_reason
 
 
-def test_a_job_is_asked_to_stop_by_a_file_that_goes_with_the_sweep(tmp_path):
-    with Stop(tmp_path) as stop:
-        assert asked_to_stop(tmp_path) is None
+def test_a_file_in_the_sweeps_directory_orders_its_jobs_to_stop(tmp_path):
+    with SweepStop(tmp_path) as request:
+        assert stop_order(tmp_path) is None
         signal.raise_signal(signal.SIGTERM)
-        assert (stop.received, asked_to_stop(tmp_path)) == (signal.SIGTERM, signal.SIGTERM)
-        with pytest.raises(SystemExit) as end:  # the second ends it at once
-            signal.raise_signal(signal.SIGINT)
-        assert end.value.code == 143
-    assert asked_to_stop(tmp_path) is None
+        assert request.received == signal.SIGTERM
+        assert stop_order(tmp_path) == StopOrder(signal.SIGTERM)
+    assert stop_order(tmp_path) is None
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_a_worker_stops_when_its_sweep_is_no_more(tmp_path, monkeypatch):
-    assert asked_to_stop(tmp_path) is None  # another sweeper's
+def test_a_second_signal_ends_the_sweep_at_once_and_orders_its_jobs_killed(tmp_path, monkeypatch):
+    monkeypatch.setattr(stop, "ECHO_SECONDS", 0.0)
+    with SweepStop(tmp_path):
+        signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(SystemExit) as end:
+            signal.raise_signal(signal.SIGINT)
+    assert end.value.code == 143
+    assert stop_order(tmp_path) == StopOrder(signal.SIGTERM, stop.KILL_SECONDS)  # for jobs elsewhere
+    with SweepStop(tmp_path):  # of the next call
+        assert stop_order(tmp_path) is None
+
+
+def test_a_worker_stops_when_its_sweep_was_killed(tmp_path, monkeypatch):
+    assert stop_order(tmp_path) is None  # another sweeper's
     (tmp_path / "sweep.json").write_text("{}")
     held = lock_directory(tmp_path)
-    assert asked_to_stop(tmp_path) is None
+    assert stop_order(tmp_path) is None
     os.close(held)
-    assert asked_to_stop(tmp_path) == signal.SIGTERM
-    monkeypatch.setenv("SLURM_JOB_ID", "7")  # SLURM's jobs outlive who waits for them
-    assert asked_to_stop(tmp_path) is None
+    order = stop_order(tmp_path)
+    assert order.number == signal.SIGTERM
+    assert order.seconds < float("inf")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")  # the jobs of SLURM may outlive who waits for them
+    assert stop_order(tmp_path) is None
 
 
-def test_it_looks_only_now_and_then():
-    looks = []
-    look = now_and_then(lambda: looks.append(1), seconds=60)
-    for _ in range(3):
-        look()
-    assert len(looks) == 1
+def test_a_job_without_progress_is_found(tmp_path):
+    log = tmp_path / "metrics.jsonl"
+    log.write_text("")
+    monitor = JobMonitor(None, tmp_path, stall_seconds=0.2)
+    for line in range(4):
+        time.sleep(0.1)
+        log.write_text("line\n" * line)
+        assert monitor() is None
+    time.sleep(0.3)
+    with pytest.raises(processes.StalledError, match=r"no progress for 0\.2 s"):
+        monitor()
+    monitor.stall_seconds = None
+    assert monitor() is None
 
 
 @pytest.mark.parametrize(
@@ -78,7 +98,7 @@ def test_the_same_signal_from_two_sides_is_one(monkeypatch):
         for _ in range(2):  # SLURM, and the program that started this one
             signal.raise_signal(signal.SIGTERM)
         assert caught.received == signal.SIGTERM
-        monkeypatch.setattr(interruption, "ECHO_SECONDS", 0.0)
+        monkeypatch.setattr(stop, "ECHO_SECONDS", 0.0)
         with pytest.raises(Interrupted):
             signal.raise_signal(signal.SIGTERM)
 
@@ -100,6 +120,7 @@ def job(tmp_path, monkeypatch):
         job=SimpleNamespace(config_name="train"),
         overrides=SimpleNamespace(task=["seed=1"], hydra=[]),
         mode="MULTIRUN",
+        sweeper={},
     )
     monkeypatch.setattr(HydraConfig, "get", staticmethod(lambda: hydra))
     monkeypatch.setattr(HydraConfig, "initialized", staticmethod(lambda: False))
@@ -109,7 +130,7 @@ def job(tmp_path, monkeypatch):
     def call(text: str) -> dict:
         script = tmp_path / "script.py"
         script.write_text(text)
-        with pytest.raises(ValueError, match=r"is not completed; what it said is in its console\.log"):
+        with pytest.raises(ValueError, match=r"is not completed; see its console\.log"):
             run_job(settings, str(script))  # not ours: nothing else would tell
         return json.loads((tmp_path / "row" / "results.json").read_text())
 

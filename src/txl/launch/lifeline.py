@@ -1,20 +1,26 @@
-"""The lifeline of a process that another program of ours started: it ends when that one does, however."""
+"""A process that we started ends when its parent does, however the parent ends."""
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
+import sys
 import threading
 
-LIFELINE = "TXL_LIFELINE"  # a pipe that ends when the program that started this process does
+LIFELINE = "TXL_LIFELINE"  # the descriptor of a pipe that closes when the parent ends
+PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
 
 
 def hold_lifeline() -> None:
-    """End this process at once when the program that started it is killed: none works on alone."""
+    """End this process at once when the process that started it is killed."""
     if LIFELINE not in os.environ:
         return
+    if sys.platform.startswith("linux"):  # a stopped process runs no thread, but the kernel can kill it
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
     def watch(pipe: int) -> None:
-        os.read(pipe, 1)  # nobody writes: it returns when the other end is closed
+        os.read(pipe, 1)  # nothing is ever written: it returns when the other end is closed
         os._exit(1)
 
     threading.Thread(target=watch, args=(int(os.environ[LIFELINE]),), daemon=True).start()

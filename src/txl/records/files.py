@@ -1,4 +1,4 @@
-"""Files written whole or not at all, and the lock_directory that keeps other processes out of a directory."""
+"""Files written whole or not at all, and the lock that keeps other processes out of a directory."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Any
 
 
 class LockedError(ValueError):
-    """Another process is at the directory."""
+    """The directory is locked by another process."""
 
 
 def lock_directory(directory: Path, seconds: float = 10.0, setting: str = "hydra.run.dir") -> int:
-    """Return a descriptor that keeps other processes out of a directory until this one ends.
+    """Lock a directory until this process ends or closes the descriptor that is returned.
 
     Args:
         directory: of a run or a sweep.
-        seconds: to wait for one that is about to end.
-        setting: what chooses the directory.
+        seconds: to wait for a process that is about to end.
+        setting: chooses the directory, for the error.
 
     Raises:
-        LockedError: another process is at it.
+        LockedError: another process holds the lock.
     """
     descriptor = os.open(directory, os.O_RDONLY)
     deadline = time.monotonic() + seconds
@@ -35,11 +35,26 @@ def lock_directory(directory: Path, seconds: float = 10.0, setting: str = "hydra
             if time.monotonic() > deadline:
                 os.close(descriptor)
                 raise LockedError(
-                    f"another process is running in {directory}; wait for it, or choose another {setting}"
+                    f"{directory} is locked by another process; wait for it, or choose another {setting}"
                 ) from None
             time.sleep(0.1)
         except OSError:  # a file system without locks
             return descriptor
+
+
+def is_locked(directory: Path) -> bool:
+    """Return whether a process holds the lock of a directory; true where the file system has no locks."""
+    try:
+        descriptor = os.open(directory, os.O_RDONLY)
+    except OSError:  # there is none
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def write_atomically(path: Path, text: str) -> None:

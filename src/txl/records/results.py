@@ -1,4 +1,8 @@
-"""What stands in `results.json`: the parts that every run has, its scores, the versions it depends on."""
+"""`results.json`: what every run leaves, whatever happens to it.
+
+Its status is "running" while the run is alive, then "completed", "interrupted" or "failed". A killed run
+cannot change it: a run that says "running" though no process holds its directory's lock was interrupted.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import txl
-from txl.records.files import finite, write_atomically
+from txl.records.files import finite, is_locked, write_atomically
 from txl.records.units import bits, perplexity
 
 SCHEMA = 1
@@ -20,20 +24,20 @@ SCHEMA = 1
 def initial_results(
     name: str | None, seed: int | None, overrides: list[str], config: dict | None
 ) -> dict[str, Any]:
-    """Return the results of a run that has not come to anything yet.
+    """Return the results of a run that begins.
 
     Args:
-        name: what the run is called.
-        seed: of its random numbers.
-        overrides: what the user changed.
+        name: of the run.
+        seed: of the run.
+        overrides: of the command line.
         config: all settings, resolved; `None` if they cannot be composed.
     """
     parts = dict.fromkeys(("model", "data", "training", "valid", "test", "attention"))
     return {
         "schema": SCHEMA,
         "name": name,
-        "status": "interrupted",
-        "error": "the process was killed",
+        "status": "running",
+        "error": None,
         "seed": seed,
         "overrides": overrides,
         "config": config,
@@ -90,8 +94,13 @@ def git(folder: Path) -> dict[str, Any] | None:
         return None
 
 
+def write_results(directory: Path, results: dict[str, Any]) -> None:
+    """Write `results.json`, whole or not at all; nan and infinity, which JSON lacks, become null."""
+    write_atomically(Path(directory) / "results.json", json.dumps(finite(results), indent=2) + "\n")
+
+
 def read_results(directory: Path) -> dict[str, Any]:
-    """Return `results.json` of a run.
+    """Return `results.json` of a run, with the status that it has by now.
 
     Raises:
         ValueError: it is damaged.
@@ -99,29 +108,28 @@ def read_results(directory: Path) -> dict[str, Any]:
     path = Path(directory) / "results.json"
     try:
         results = json.loads(path.read_text("utf-8"))
-        results["status"]
+        return results | settled(results["status"], directory)
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
-            f"{path} is damaged ({type(error).__name__}: {error}); bring it back, or delete it to begin the "
-            "run anew"
+            f"{path} is damaged ({type(error).__name__}: {error}); restore it, or delete it to start the run "
+            "again"
         ) from error
-    return results
+
+
+def settled(status: str, directory: Path) -> dict[str, Any]:
+    """Return what a status becomes if the run was killed: "running" needs a process that holds the lock."""
+    if status != "running" or is_locked(directory):
+        return {"status": status}
+    return {"status": "interrupted", "error": "the process was killed"}
 
 
 def read_status(directory: Path) -> str | None:
-    """Return the status of a run; `None` if it has not initial_results."""
+    """Return the status of a run; `None` if it has not begun."""
     return read_results(directory)["status"] if (Path(directory) / "results.json").exists() else None
 
 
-def record_failure(directory: Path, message: str, initial_results: dict[str, Any]) -> None:
-    """Write down that a run has failed, where its first process cannot.
-
-    Args:
-        directory: of the run.
-        message: why.
-        initial_results: the results to write if the first process has not come to write any.
-    """
-    path = directory / "results.json"
-    results = read_results(directory) if path.exists() else initial_results
-    results = finite({**results, "status": "failed", "error": message})
-    write_atomically(path, json.dumps(results, indent=2) + "\n")
+def record_outcome(directory: Path, status: str, message: str) -> None:
+    """Record how a run ended where its first process cannot, unless a process of the run has recorded it."""
+    results = read_results(directory)
+    if results["status"] == "running":
+        write_results(directory, results | {"status": status, "error": message, "finished_at": utc_now()})

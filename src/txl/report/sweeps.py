@@ -255,7 +255,7 @@ def _read_run(directory: Path, seed: int | None, overrides: list[str]) -> RunRec
     except (ValueError, KeyError, TypeError):
         return RunRecord(seed, directory, overrides, None, "unreadable", "its results.json is damaged")
     schema = results.get("schema")
-    if schema != SCHEMA or status not in ("completed", "failed", "interrupted"):
+    if schema != SCHEMA or status not in ("running", "completed", "failed", "interrupted"):
         problem = f"its results.json has schema {schema} and status {status}, this version reads {SCHEMA}"
         return RunRecord(seed, directory, overrides, None, "unreadable", problem)
     error = None if status == "completed" else one_line(error)

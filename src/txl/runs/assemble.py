@@ -19,12 +19,11 @@ from omegaconf import DictConfig, OmegaConf
 from pytorch_lightning.strategies import DDPStrategy, FSDPStrategy, Strategy
 
 from txl.data import POLICIES, Corpus, Streams, border_places
-from txl.launch import processes
+from txl.launch import environment
 from txl.launch.lifeline import hold_lifeline
 from txl.model import LearnedPosition, TransformerXL
 from txl.model.cost import flops_per_token, parameter_counts, training_flops_per_token
 from txl.model.transformer import Layer
-from txl.records.results import record_failure
 from txl.runs.directory import RunDirectory
 from txl.settings.components import component
 from txl.settings.errors import ConfigError
@@ -53,7 +52,7 @@ warnings.filterwarnings("ignore", message=r".*isinstance\(treespec, LeafSpec\)")
 def run(settings: DictConfig) -> RunDirectory:
     """Return the run directory that Hydra chose."""
     use_absolute_paths(settings)
-    hydra, rank = HydraConfig.get(), processes.rank()
+    hydra, rank = HydraConfig.get(), environment.rank()
     hold_lifeline()
     if rank:
         logging.getLogger().setLevel(logging.WARNING)  # the first process says it for all
@@ -70,32 +69,6 @@ def use_absolute_paths(settings: DictConfig) -> None:
         settings.data.path = to_absolute_path(os.path.expanduser(str(settings.data.path)))
 
 
-def started_processes(settings: DictConfig) -> bool:
-    """RunDirectory the training in several processes if the settings ask for them; return whether it did.
-
-    Raises:
-        ConfigError: impossible settings, or rows that the processes do not divide.
-        SystemExit: a process did not end well.
-    """
-    if settings.trainer.get("strategy") == "single":
-        return False
-    checked = config(settings)
-    if not processes.to_be_started(checked):
-        return False
-    whole = run(settings)
-    try:
-        whole.look()
-        processes.start(checked, whole.directory, whole.results["overrides"])
-    except processes.ProcessError as error:
-        if not error.has_ended or whole.status() != "failed":  # else it has said why itself
-            record_failure(whole.directory, str(error), whole.results)
-        log.error("failed: %s; what it said is in %s", error, whole.directory / "train.log")
-        raise SystemExit(1) from None
-    finally:
-        whole.release()
-    return True
-
-
 def config(settings: DictConfig) -> Config:
     """Return the settings as typed objects.
 
@@ -103,7 +76,7 @@ def config(settings: DictConfig) -> Config:
         ConfigError: a mistake in the settings, or processes that do not fit them.
     """
     checked = check(settings)
-    processes.check_processes(checked)
+    environment.check_processes(checked)
     check_device(checked.trainer)
     if checked.trainer.compile:
         check_compiler()
@@ -238,8 +211,8 @@ def _streams(
         reading.segment_length,
         step=reading.step,
         seed=config.seed,
-        rank=processes.rank(),
-        world_size=processes.world_size(config.trainer),
+        rank=environment.rank(),
+        world_size=environment.world_size(config.trainer),
         **options,
     )
 
@@ -251,7 +224,7 @@ def trainer(
     retain_freed_pages()
     settings = config.trainer
     precision, reason = resolve_precision(settings.precision, settings.accelerator)
-    world = processes.world_size(settings)
+    world = environment.world_size(settings)
     flops = per_target(training_flops_per_token, module.model, config.training, world)
     validation_flops = per_target(flops_per_token, module.model, config.evaluation, world)
     run.loggers = [
@@ -289,9 +262,9 @@ def trainer(
     built = pl.Trainer(
         accelerator=settings.accelerator,
         strategy=strategy(settings),
-        devices=processes.devices(settings),
+        devices=environment.devices(settings),
         num_nodes=settings.num_nodes,
-        plugins=[files, processes.environment()],
+        plugins=[files, environment.environment()],
         precision=precision,
         max_steps=settings.max_steps,
         max_epochs=-1,
@@ -344,7 +317,7 @@ def per_target(
 
 def strategy(settings: TrainerSettings) -> str | Strategy:
     """Return how Lightning divides the work."""
-    if processes.world_size(settings) == 1:
+    if environment.world_size(settings) == 1:
         return "auto"
     if settings.strategy == "ddp":
         # Every parameter has a gradient in every step (see `TiedEmbedding`), so none need be searched for.

@@ -1,6 +1,7 @@
 """What a command line says of an ablation: `+ablation=NAME ablation.rows=[…] ablation.reuse=DIR scale=…`.
 
-These words are taken out before Hydra sees the others.
+Hydra does not know these arguments: they are taken from the command line before Hydra sees it, and reach the
+sweeper as its setting `command`.
 """
 
 from __future__ import annotations
@@ -9,118 +10,130 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from txl.settings.errors import ConfigError, nearest
-from txl.sweeps import definition as ablations
+from txl.settings.overrides import quoted
+from txl.sweeps import definition
 
 KEYS = ("ablation", "scale", "ablation.rows", "ablation.reuse")
+SWEEPER, OURS = "hydra/sweeper=", "hydra/sweeper=txl"
 
 
 @dataclass
-class SweepWords:
-    """A command line, and what it says of an ablation.
+class SweepArguments:
+    """A parsed command line.
 
     Attributes:
-        words: all of it.
-        others: the words that are left.
-        ablation: its name, or the path of a file of one's own; `None` for an ordinary sweep.
-        scale: of its settings; `None` for the default.
+        command: all of its words.
+        overrides: those that are for Hydra.
+        ablation: a name, or the path of a file; `None` for an ordinary sweep.
+        scale: `None` for the default.
         rows: to run; `None` for all.
-        reuse: the directory of another sweep, whose runs are taken where their settings are the same.
-        dry_run: say what would be done, and do nothing.
+        reuse: the directory of another sweep, whose runs are linked where their settings are the same.
+        dry_run: list the jobs and start nothing.
     """
 
-    words: list[str]
-    others: list[str]
+    command: list[str]
+    overrides: list[str]
     ablation: str | None = None
     scale: str | None = None
     rows: list[str] | None = None
     reuse: Path | None = None
     dry_run: bool = False
 
+    @property
+    def sweeper(self) -> str:
+        """The override that chooses the sweeper."""
+        return next((word for word in self.overrides if word.startswith(SWEEPER)), OURS)
 
-# What the command line of this program asks for. Hydra makes the sweeper and gives it nothing but settings.
-asked = SweepWords([], [])
 
-
-def parse(words: list[str]) -> SweepWords:
-    """Take from a command line what it says of an ablation.
+def parse(command: list[str]) -> SweepArguments:
+    """Parse a command line.
 
     Raises:
-        ConfigError: a scale or rows without an ablation, or a misspelt key of `ablation`.
+        ConfigError: a scale or rows without an ablation, a misspelt key, or a sweeper that has no ablations.
     """
-    said: dict[str, str] = {}
-    others = []
-    for word in words:
+    found: dict[str, str] = {}
+    overrides = []
+    for word in command:
         key, equals, value = word.partition("=")
         key = key.lstrip("+")
         if equals and (key in ("ablation", "scale") or key.startswith("ablation.")):
             if key not in KEYS:
                 raise ConfigError(f"there is no setting {key}{nearest(key, KEYS)}")
             if key in ("scale", "ablation.reuse") and not value:
-                raise ConfigError(f"{key}= says nothing; give a value, or leave it out")
-            said[key] = value
+                raise ConfigError(f"{key}= is empty; give a value, or leave it out")
+            found[key] = value
         elif word != "--dry-run":
-            others.append(word)
-    if said and "ablation" not in said:
-        key, value = next(iter(said.items()))
+            overrides.append(word)
+    if found and "ablation" not in found:
+        key, value = next(iter(found.items()))
         raise ConfigError(f"{key}={value} is about an ablation; name one as well: +ablation=…")
-    others_sweeper = next((word for word in others if word.startswith("hydra/sweeper=")), "hydra/sweeper=txl")
-    if others_sweeper != "hydra/sweeper=txl" and (said or "--dry-run" in words):
-        asked_for = "--dry-run" if "--dry-run" in words else f"ablation={said['ablation']}"
-        raise ConfigError(f"{others_sweeper} knows no {asked_for}; leave one of them out")
-    rows = said.get("ablation.rows")
-    if rows is not None:
-        rows = [row.strip(" '\"") for row in rows.strip("[]").split(",") if row.strip()]
-    reuse = Path(said["ablation.reuse"]).expanduser() if "ablation.reuse" in said else None
-    return SweepWords(
-        list(words), others, said.get("ablation"), said.get("scale"), rows, reuse, "--dry-run" in words
+    rows = found.get("ablation.rows")
+    arguments = SweepArguments(
+        list(command),
+        overrides,
+        found.get("ablation"),
+        found.get("scale"),
+        None if rows is None else [row.strip(" '\"") for row in rows.strip("[]").split(",") if row.strip()],
+        Path(found["ablation.reuse"]).expanduser() if "ablation.reuse" in found else None,
+        "--dry-run" in command,
     )
+    if arguments.sweeper != OURS and (found or arguments.dry_run):
+        option = "--dry-run" if arguments.dry_run else f"ablation={found['ablation']}"
+        raise ConfigError(f"{arguments.sweeper} has no {option}; leave one of them out")
+    return arguments
 
 
-def ablation_of(words: SweepWords) -> tuple[ablations.Ablation, dict[str, list[str]]]:
-    """Return the ablation that a command line names, and the overrides of each row that is to be run.
-
-    A name that ends in .yaml is the path of a file.
+def ablation_of(arguments: SweepArguments) -> tuple[definition.Ablation, dict[str, list[str]]]:
+    """Return the ablation, and the overrides of each row to run.
 
     Raises:
-        ConfigError: see `ablations.read` and `Ablation.chosen`.
+        ConfigError: see `definition.read` and `Ablation.chosen`; or no row to run.
     """
-    name, scale = words.ablation or "", "laptop" if words.scale is None else words.scale
+    name, scale = arguments.ablation or "", "laptop" if arguments.scale is None else arguments.scale
     if name.endswith(".yaml"):
         path = Path(name).expanduser()
-        ablation = ablations.read(path.stem, scale, path.parent)
+        ablation = definition.read(path.stem, scale, path.parent)
     else:
-        ablation = ablations.read(name, scale)
-    rows = ablation.jobs if words.rows is None else ablation.chosen(words.rows)
+        ablation = definition.read(name, scale)
+    rows = ablation.jobs if arguments.rows is None else ablation.chosen(arguments.rows)
     if not rows and not ablation.measures_only:
         raise ConfigError(f"{ablation.name} has no row that is run at scale={scale}; see its file")
     return ablation, rows
 
 
-def of_one_row(words: list[str]) -> list[str]:
-    """Return a command line for a single run with what `+ablation=NAME ablation.rows=[ROW]` stands for.
+def sweep_overrides(command: list[str]) -> list[str]:
+    """Return the command line of a sweep as Hydra takes it: our sweeper gets the whole of it as a setting."""
+    arguments = parse(command)
+    if arguments.sweeper != OURS:
+        return arguments.overrides
+    words = (quoted(word.replace("${", "\\${")) for word in command)
+    return [*arguments.overrides, f"hydra.sweeper.command=[{','.join(words)}]"]
+
+
+def row_overrides(command: list[str]) -> list[str]:
+    """Return the command line of a single run, with the overrides of the one row it may name.
 
     Raises:
         ConfigError: see `ablation_of`; or rows that are not exactly one, which need -m.
     """
-    said = parse(words)
-    if said.dry_run:
+    arguments = parse(command)
+    if arguments.dry_run:
         raise ConfigError("--dry-run lists the jobs of a sweep; add -m. For one run there is: txl describe")
-    if said.ablation is None:
-        return words
-    if said.reuse is not None:
+    if arguments.ablation is None:
+        return command
+    if arguments.reuse is not None:
         raise ConfigError("ablation.reuse takes runs into a sweep; add -m")
-    _, rows = ablation_of(said)
+    _, rows = ablation_of(arguments)
     if not rows:
-        raise ConfigError(f"+ablation={said.ablation} trains nothing; add -m to measure what it is about")
-    if len(rows) != 1:
         raise ConfigError(
-            f"+ablation={said.ablation} has {len(rows)} rows to run; add -m to run them, or choose one: "
-            f"ablation.rows=[{next(iter(rows))}]"
+            f"+ablation={arguments.ablation} trains nothing; add -m to measure what it is about"
         )
-    own = [word for word in rows[next(iter(rows))] if not _replaced(word, said.others)]
-    return [*own, *said.others]
-
-
-def _replaced(word: str, by: list[str]) -> bool:
-    """Return whether one of some later words says the same key: of a group Hydra takes no two choices."""
-    return any(other.startswith(f"{word.partition('=')[0]}=") for other in by)
+    (name, overrides), *others = rows.items()
+    if others:
+        raise ConfigError(
+            f"+ablation={arguments.ablation} has {len(rows)} rows to run; add -m to run them, or choose one: "
+            f"ablation.rows=[{name}]"
+        )
+    # Hydra takes no two choices of one group.
+    given = {word.partition("=")[0] for word in arguments.overrides if "=" in word}
+    return [*(word for word in overrides if word.partition("=")[0] not in given), *arguments.overrides]

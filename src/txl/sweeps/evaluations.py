@@ -26,7 +26,8 @@ from txl.records.files import write_atomically
 from txl.records.results import read_results, read_status, utc_now
 from txl.report.evaluations import EVALUATION, result_of
 from txl.report.measures import best_attention, metric_for, trained_attention
-from txl.sweeps.worker import Stop, last_line, stamp
+from txl.runs.start import last_line
+from txl.sweeps.worker import SweepStop, modification_time, stop_order
 from txl.terminal import console
 
 
@@ -89,10 +90,14 @@ class SweepEvaluation:
         ]
 
     def is_done(self, sweep: Path) -> bool:
-        """Return whether its result is there, of these settings and of the models as they are utc_now."""
+        """Return whether its result is there, of these settings and of the models as they are now."""
         folder = sweep / self.directory
-        result, said = stamp(result_of(folder, self.verb)), how(folder)
-        trained = [stamp(path) for job in self.jobs for path in (sweep / job / "checkpoints").glob("*.ckpt")]
+        result, said = modification_time(result_of(folder, self.verb)), how(folder)
+        trained = [
+            modification_time(path)
+            for job in self.jobs
+            for path in (sweep / job / "checkpoints").glob("*.ckpt")
+        ]
         return (
             said.get("status") == "completed"
             and (said.get("jobs"), said.get("words")) == (self.jobs, self.words(sweep))
@@ -165,7 +170,7 @@ def run_evaluations(sweep: Path, evaluations: list[SweepEvaluation]) -> tuple[li
         The status of each, and the signal that stopped them, if one did.
     """
     statuses = []
-    with Stop(sweep) as stop:
+    with SweepStop(sweep) as stop:
         for one in evaluations:
             missing = one.missing(sweep)
             if stop.received or missing:
@@ -175,12 +180,12 @@ def run_evaluations(sweep: Path, evaluations: list[SweepEvaluation]) -> tuple[li
             elif one.is_done(sweep):
                 statuses.append("completed")
             else:
-                statuses.append(_run(one, sweep, stop))
+                statuses.append(_run(one, sweep))
     return statuses, stop.received
 
 
-def _run(one: SweepEvaluation, sweep: Path, stop: Stop) -> str:
-    """Run one, write down how it ended, and return its status."""
+def _run(one: SweepEvaluation, sweep: Path) -> str:
+    """Run an evaluation, record how it ended, and return its status."""
     folder, began = sweep / one.directory, time.monotonic()
     folder.mkdir(parents=True, exist_ok=True)
     (folder / EVALUATION).unlink(missing_ok=True)
@@ -188,15 +193,12 @@ def _run(one: SweepEvaluation, sweep: Path, stop: Stop) -> str:
     with (folder / "console.log").open("a", encoding="utf-8") as output, _spinner(one):
         before = output.tell()
         try:
-            command = one.command(sweep)
-            if received := run_together(command, [{}], output, lambda: stop.received, GRACE_SECONDS):
-                stop.ask(received)
+            run_together(one.command(sweep), [{}], output, lambda: stop_order(sweep), GRACE_SECONDS)
         except ProcessError as failure:
-            said = last_line(folder / "console.log", before) if failure.has_ended else None
-            status, error = "failed", (said or str(failure)).removeprefix("error: ")
+            last = None if failure.killed else last_line(folder / "console.log", before)
+            status, error = "failed", (last or str(failure)).removeprefix("error: ")
         except SystemExit as end:
-            stop.ask(end.code - 128)
-            status, error = "interrupted", f"stopped by {signal.Signals(stop.received).name}"
+            status, error = "interrupted", f"stopped by {signal.Signals(int(end.code or 0) - 128).name}"
     seconds = time.monotonic() - began
     described = {
         "schema": 1,

@@ -21,12 +21,12 @@ from hydra.types import HydraContext
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from txl.launch.processes import quoted
 from txl.records.results import read_results, read_status
 from txl.runs.assemble import use_absolute_paths
 from txl.runs.directory import MAY_CHANGE, check_same
 from txl.settings.compose import CONF
 from txl.settings.errors import MISTAKES, ConfigError, one_line
+from txl.settings.overrides import quoted
 from txl.settings.schema import check
 from txl.sweeps.definition import last_of_each
 from txl.sweeps.worker import SWEEP

@@ -19,7 +19,7 @@ from rich.text import Text
 from txl.records.results import read_results
 from txl.records.units import metric_of, score_key, shown
 from txl.sweeps.jobs import Job
-from txl.sweeps.worker import stamp
+from txl.sweeps.worker import modification_time
 from txl.terminal import console
 from txl.training.callbacks.progress import clock
 
@@ -42,7 +42,7 @@ class SweepProgress:
     def __init__(self, sweep: Path, jobs: list[Job], others: int, failed: int) -> None:
         self.sweep, self.jobs, self.others, self.failed = sweep, jobs, others, failed
         self.total = {job.directory: job.config["trainer"]["max_steps"] for job in jobs}
-        self.before = {job.directory: stamp(self._results(job)) for job in jobs}
+        self.before = {job.directory: modification_time(self._results(job)) for job in jobs}
         self.step = {job.directory: last_step(self._results(job).with_name("metrics.jsonl")) for job in jobs}
         self.began = dict(self.step)  # where those that go on begin
         self.ended: dict[str, str] = {}  # the status of each job that has ended
@@ -88,7 +88,7 @@ class SweepProgress:
         now = time.monotonic()
         for job in self.jobs:
             results = self._results(job)
-            if job.directory in self.ended or stamp(results) == self.before[job.directory]:
+            if job.directory in self.ended or modification_time(results) == self.before[job.directory]:
                 continue
             self.seen.setdefault(job.directory, now)
             status = read_results(results.parent)["status"]

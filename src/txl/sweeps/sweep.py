@@ -16,16 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.plugins import Plugins
-from hydra.core.utils import JobReturn, JobStatus
+from hydra.core.utils import JobStatus
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 from txl.records.files import lock_directory, write_atomically
-from txl.records.results import initial_results, read_status, record_failure, utc_now
+from txl.records.results import initial_results, read_status
 from txl.report.render.tables import summary_of, write_tables
 from txl.settings.errors import ConfigError
-from txl.sweeps import arguments as sweep_words
-from txl.sweeps.arguments import SweepWords, ablation_of
+from txl.sweeps.arguments import SweepArguments, ablation_of, parse
 from txl.sweeps.dry_run import plan
 from txl.sweeps.evaluations import evaluations_of, run_evaluations
 from txl.sweeps.jobs import (
@@ -40,36 +39,36 @@ from txl.sweeps.jobs import (
     with_variants,
 )
 from txl.sweeps.progress import SweepProgress
-from txl.sweeps.worker import SWEEP, Stop
+from txl.sweeps.worker import SWEEP, SweepStop, record_never_started
 from txl.terminal import console
 
 SCHEMA = 1
 
 
-def sweep(context: HydraContext, task: TaskFunction, config: DictConfig, arguments: list[str]) -> None:
+def sweep(context: HydraContext, task: TaskFunction, config: DictConfig, overrides: list[str]) -> None:
     """Run a sweep.
 
     Args:
         context: Hydra's.
         task: what a launcher calls with the settings of a job.
         config: the settings of the sweep itself.
-        arguments: the overrides of the command line.
+        overrides: of the command line, without those of Hydra.
 
     Raises:
         ValueError: mistakes on the command line, a directory that holds something else or is in use.
         SystemExit: a job failed (1), or a signal stopped the sweep (128 and its number).
     """
-    asked = sweep_words.asked
-    ablation, rows = ablation_of(asked) if asked.ablation is not None else (None, {NO_ROW: []})
-    if not rows and arguments:
-        raise ConfigError(f"{ablation.name} trains nothing, and {arguments[0]} says how to")
+    chosen = parse(list(config.hydra.sweeper.command))
+    ablation, rows = ablation_of(chosen) if chosen.ablation is not None else (None, {NO_ROW: []})
+    if ablation and not rows and overrides:
+        raise ConfigError(f"{ablation.name} trains nothing; leave out {overrides[0]}")
     check_launcher(config)
-    jobs, variants = make_jobs(arguments, rows, context, config)
+    jobs, variants = make_jobs(overrides, rows, context, config)
     table = with_variants(ablation.table, variants) if ablation else None
     name = ablation.name if ablation else name_of(jobs, config)
-    directory = directory_of(name, asked, config)
-    others = runs_of(asked.reuse) if asked.reuse else []
-    if asked.dry_run:
+    directory = directory_of(name, chosen, config)
+    others = runs_of(chosen.reuse) if chosen.reuse else []
+    if chosen.dry_run:
         measured = evaluations_of(table, [described_job(job) for job in jobs])
         console.print(plan(jobs, measured, directory), soft_wrap=True)
         return
@@ -80,14 +79,14 @@ def sweep(context: HydraContext, task: TaskFunction, config: DictConfig, argumen
             "schema": SCHEMA,
             "name": name,
             "scale": ablation.scale if ablation else None,
-            "words": asked.words,
+            "words": chosen.command,
             "table": table,
             "jobs": [described_job(job) for job in jobs],
         }
         earlier = look(directory, jobs, described)
-        if asked.reuse:
+        if chosen.reuse:
             linked = reuse(jobs, directory, others)
-            console.print(f"{linked} jobs are runs of {asked.reuse}", markup=False, soft_wrap=True)
+            console.print(f"{linked} jobs are runs of {chosen.reuse}", markup=False, soft_wrap=True)
         todo = begin(directory, jobs, described, earlier)
         evaluations = evaluations_of(described["table"], described["jobs"])
         received = run_jobs(directory, jobs, todo, (context, task, config))
@@ -119,7 +118,7 @@ def name_of(jobs: list[Job], config: DictConfig) -> str:
     return names.pop() if len(names) == 1 else str(config.hydra.runtime.choices["data"])
 
 
-def directory_of(name: str, asked: SweepWords, config: DictConfig) -> Path:
+def directory_of(name: str, chosen: SweepArguments, config: DictConfig) -> Path:
     """Return the directory of a sweep. How its jobs are launched does not change it.
 
     Raises:
@@ -134,7 +133,7 @@ def directory_of(name: str, asked: SweepWords, config: DictConfig) -> Path:
             )
         return directory
     no_matter = ("hydra.", "hydra/", "--dry-run", "-m", "--multirun", "ablation.reuse=")
-    words = [word for word in asked.words if not word.startswith(no_matter)]
+    words = [word for word in chosen.command if not word.startswith(no_matter)]
     return Path("multirun", f"{name}-{short_hash(words)}").absolute()
 
 
@@ -189,10 +188,8 @@ def begin(directory: Path, jobs: list[Job], described: dict[str, Any], earlier: 
     write_atomically(path, json.dumps(described, indent=2) + "\n")
     for job in jobs:
         if job.error is not None and read_status(directory / job.directory) != "completed":
-            (directory / job.directory).mkdir(parents=True, exist_ok=True)
-            results = initial_results(described["name"], job.seed, job.overrides, None)
-            results["finished_at"] = utc_now()
-            record_failure(directory / job.directory, job.error, results)
+            initial = initial_results(described["name"], job.seed, job.overrides, None)
+            record_never_started(directory / job.directory, job.error, initial)
             console.print(f"{job.row} seed {job.seed}  cannot run: {job.error}", markup=False, soft_wrap=True)
     return todo
 
@@ -216,7 +213,7 @@ def run_jobs(
     config.hydra.sweep.dir = str(directory)
     for launchers in ("hydra", "hydra_plugins"):  # each says at length which jobs it launches
         logging.getLogger(launchers).setLevel(logging.WARNING)
-    with Stop(directory) as stop, SweepProgress(directory, todo, len(jobs) - len(todo), failed):
+    with SweepStop(directory) as stop, SweepProgress(directory, todo, len(jobs) - len(todo), failed):
         launcher = Plugins.instance().instantiate_launcher(context, task, config)
         try:
             returned = launcher.launch([job.words(directory) for job in todo], initial_job_idx=0)
@@ -224,16 +221,10 @@ def run_jobs(
             console.print(f"the launcher failed: {error}", markup=False, soft_wrap=True, style="red")
             returned = []
         for job, result in zip(todo, returned, strict=False):
-            note(directory / job.directory, job, result)
+            if result.status == JobStatus.FAILED:  # around the job and not in it
+                initial = initial_results(None, job.seed, job.overrides, job.config)
+                record_never_started(directory / job.directory, str(result._return_value), initial)
     return stop.received
-
-
-def note(directory: Path, job: Job, returned: JobReturn) -> None:
-    """Write down what went wrong around a job and not in it."""
-    if returned.status == JobStatus.FAILED:
-        directory.mkdir(parents=True, exist_ok=True)
-        begin = initial_results(None, job.seed, job.overrides, job.config)
-        record_failure(directory, str(returned._return_value), begin)
 
 
 def conclude(directory: Path, jobs: list[Job], evaluations: list[str], received: int | None) -> None:
@@ -249,7 +240,7 @@ def conclude(directory: Path, jobs: list[Job], evaluations: list[str], received:
     said = "; ".join(_counted(what, statuses) for what, statuses in of if statuses)
     whole = all(status == "completed" for _, statuses in of for status in statuses)
     if received and not whole:
-        console.print(f"stopped; {said}. The same command goes on from here", soft_wrap=True)
+        console.print(f"stopped; {said}. The same command continues from here", soft_wrap=True)
         sys.exit(128 + received)
     console.print(said if whole else f"{said}. The same command tries the others again")
     make_tables(directory)

@@ -1,219 +1,178 @@
-"""One job of a sweep: a run in processes of its own, which says in its `results.json` how it ended.
+"""One job of a sweep: a run in processes of its own, whose `results.json` says how it ended.
 
-This is what a launcher calls: Hydra's own in the process of the sweep, joblib's in a worker beside it,
-submitit's on some machine of a cluster. A job that fails is written down and never raised, so that no
-launcher ends the others because of it.
+This is what a launcher calls: Hydra's own in the process of the sweep, joblib's in a worker process,
+submitit's on a machine of a cluster. A job that fails is recorded and never raised, so that no launcher ends
+the others.
 """
 
 from __future__ import annotations
 
-import fcntl
+import json
 import os
 import signal
 import time
 import traceback
-from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from txl.launch import processes
-from txl.records.files import LockedError, write_atomically
-from txl.records.results import initial_results, read_results, read_status, record_failure
+from txl.launch.processes import KILL_SECONDS, ProcessError, StalledError, StopOrder
+from txl.launch.stop import StopRequest
+from txl.records.files import LockedError, is_locked, write_atomically
+from txl.records.results import read_results, read_status, utc_now, write_results
 from txl.runs import assemble
-from txl.runs.directory import RunDirectory
+from txl.runs.start import start_run
 from txl.training.hardware import failure_reason
 
-STOP = ".stop"  # in the sweep's directory: the number of the signal that asks all jobs to save and end
+# Jobs may run on other machines, and joblib's workers inherit no descriptors: a file in the sweep's directory
+# is the one channel that all launchers have. A sweep that is killed cannot write it, but its lock becomes
+# free.
+STOP = ".stop"
 SWEEP = "sweep.json"
-LOOK_SECONDS = 1.0  # between looks at that file
-REQUEUE_SECONDS = 300.0  # how long SLURM may take to end a job that it queues again
+ABANDONED_SECONDS = 60.0  # a job may take to save and leave when its sweep was killed
+# submitit takes a job that returns for completed, so a job that is to be queued again waits for SLURM to end
+# it.
+REQUEUE_SECONDS = 300.0
+PROGRESS = ("metrics.jsonl", "results.json", "console.log", "train.log")  # files that grow while a job works
 
 
-class Stop:
-    """What a signal does to a sweep: the jobs that run save and end, wherever they are, and no more begin.
-
-    A second signal ends the sweep at once. As a context it puts the handlers in place and takes them away.
+class SweepStop(StopRequest):
+    """Stops a sweep: the first signal lets its jobs save and end, wherever they are, and starts no more.
 
     Args:
-        directory: of the sweep.
-
-    Attributes:
-        received: the signal that came.
+        sweep: the directory.
     """
 
-    here: Stop | None = None  # that of this process, which is then the sweep's own and no worker
+    def __init__(self, sweep: Path) -> None:
+        super().__init__(self._save, self._kill, (signal.SIGINT, signal.SIGTERM))
+        self.file = sweep / STOP
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.received: int | None = None
-
-    def __enter__(self) -> Stop:
-        (self.directory / STOP).unlink(missing_ok=True)
-        self._before = {
-            number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)
-        }
-        Stop.here = self
+    def __enter__(self) -> SweepStop:
+        self.file.unlink(missing_ok=True)
+        super().__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        Stop.here = None
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        (self.directory / STOP).unlink(missing_ok=True)
+        super().__exit__()
+        if self.urgent_since is None:  # jobs elsewhere may not have read an urgent one yet
+            self.file.unlink(missing_ok=True)
 
-    def _handle(self, number: int, _: FrameType | None) -> None:
-        if self.received is not None:
-            raise SystemExit(128 + self.received)
-        self.ask(number)
+    def _save(self, number: int) -> None:
+        write_atomically(self.file, json.dumps([number, None]))
 
-    def ask(self, number: int) -> None:
-        """Ask all jobs to stop because of a signal."""
-        self.received = self.received or number
-        write_atomically(self.directory / STOP, str(self.received))
+    def _kill(self, number: int) -> None:
+        write_atomically(self.file, json.dumps([self.received, KILL_SECONDS]))
+        raise SystemExit(128 + (self.received or number))
 
 
-def asked_to_stop(sweep: Path) -> int | None:
-    """Return the signal that a sweep's jobs were asked to stop with.
-
-    A sweep that was killed asks for nothing, but its lock is free: a worker on the same machine then stops.
-    """
+def stop_order(sweep: Path) -> StopOrder | None:
+    """Return the order that a sweep gives its jobs; `None` to carry on."""
     try:
-        return int((sweep / STOP).read_text("ascii"))
-    except (OSError, ValueError):
-        return signal.SIGTERM if _abandoned(sweep) else None
+        number, seconds = json.loads((sweep / STOP).read_text("ascii"))
+        return StopOrder(int(number)) if seconds is None else StopOrder(int(number), float(seconds))
+    except (OSError, ValueError, TypeError):
+        # The jobs of SLURM may outlive the sweep that waits for them.
+        abandoned = "SLURM_JOB_ID" not in os.environ and (sweep / SWEEP).exists() and not is_locked(sweep)
+        return StopOrder(signal.SIGTERM, ABANDONED_SECONDS) if abandoned else None
 
 
-def _abandoned(sweep: Path) -> bool:
-    """Return whether this is a worker of a sweep that is no more.
+class JobMonitor:
+    """Called every second while a job runs: passes on the sweep's orders and finds a job that hangs.
 
-    SLURM's jobs may outlive the sweep that waits for them.
+    Args:
+        sweep: the directory; `None` under another sweeper than ours.
+        directory: of the job.
+        stall_seconds: without progress after which the job is killed; `None` for never.
     """
-    if Stop.here or "SLURM_JOB_ID" in os.environ or not (sweep / SWEEP).exists():
-        return False
-    descriptor = os.open(sweep, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:  # it is held, or this file system has no locks
-        return False
-    finally:
-        os.close(descriptor)
-    return True
 
+    def __init__(self, sweep: Path | None, directory: Path, stall_seconds: float | None) -> None:
+        self.sweep, self.stall_seconds = sweep, stall_seconds
+        self.files = [directory / name for name in PROGRESS]
+        self.sizes: list[tuple[int, int]] = []
+        self.progress = time.monotonic()
 
-def now_and_then(look: Callable[[], int | None], seconds: float = LOOK_SECONDS) -> Callable[[], int | None]:
-    """Return a function that calls another at most so often."""
-    due = 0.0
-
-    def looked() -> int | None:
-        nonlocal due
-        if time.monotonic() < due:
-            return None
-        due = time.monotonic() + seconds
-        return look()
-
-    return looked
+    def __call__(self) -> StopOrder | None:
+        if self.stall_seconds is not None:
+            stats = [path.stat() for path in self.files if path.exists()]
+            sizes = [(stat.st_size, stat.st_mtime_ns) for stat in stats]
+            if sizes != self.sizes:
+                self.sizes, self.progress = sizes, time.monotonic()
+            elif time.monotonic() - self.progress > self.stall_seconds:
+                raise StalledError(self.stall_seconds)
+        return None if self.sweep is None else stop_order(self.sweep)
 
 
 def run_job(settings: DictConfig, script: str) -> float | None:
-    """RunDirectory one job in processes of its own.
+    """Run one job in processes of its own.
 
     Args:
         settings: composed.
         script: the program.
 
     Returns:
-        The loss on the validation split in nats, for sweepers that look for a low one; `None` for none.
+        The validation loss in nats per token, for sweepers that minimize it; `None` if there is none.
 
     Raises:
-        ValueError, SystemExit: it failed or was stopped, under another sweeper than ours: those look for
-            nothing in the run directory.
+        ValueError, SystemExit: under another sweeper than ours, which looks at no results: the job failed or
+            was stopped.
     """
     hydra = HydraConfig.get()
     sweep, directory = Path(hydra.sweep.dir).absolute(), Path(hydra.runtime.output_dir)
     ours = (sweep / SWEEP).exists()
-    if ours and asked_to_stop(sweep):
+    if ours and stop_order(sweep):
         return None
-    if read_status(directory) != "completed":  # SLURM may start a job again that was done
-        stop = now_and_then(lambda: asked_to_stop(sweep)) if ours else lambda: None
+    if read_status(directory) != "completed":  # SLURM may start a job again that was completed
+        monitor = JobMonitor(sweep if ours else None, directory, hydra.sweeper.get("stall_seconds"))
         try:
-            _run(settings, hydra, directory, [script, *options(hydra)], stop)
+            _run(settings, directory, [script, *config_options(hydra)], monitor)
         except SystemExit as end:
-            number = int(end.code or 0) - 128
-            if "SLURM_JOB_ID" in os.environ and number == signal.SIGUSR1:
-                time.sleep(REQUEUE_SECONDS)  # until SLURM ends it: submitit would take it for done
-            elif Stop.here:
-                Stop.here.ask(number)
+            if "SLURM_JOB_ID" in os.environ and end.code == 128 + signal.SIGUSR1:
+                time.sleep(REQUEUE_SECONDS)
             elif not ours:
                 raise
     if read_status(directory) == "completed":
         return read_results(directory)["valid"]["loss"]
     if not ours:
-        raise ValueError(f"{directory} is not completed; what it said is in its console.log")
+        raise ValueError(f"{directory} is not completed; see its console.log")
     return None
 
 
-def _run(
-    settings: DictConfig,
-    hydra: DictConfig,
-    directory: Path,
-    program: list[str],
-    stop: Callable[[], int | None],
-) -> None:
-    """Start the processes, wait for them, and write down whatever goes wrong."""
-    results, before = directory / "results.json", stamp(directory / "results.json")
-    run: RunDirectory | None = None
-
-    def begin() -> dict[str, Any]:
-        return (
-            run.results
-            if run
-            else initial_results(None, settings.get("seed"), list(hydra.overrides.task), None)
-        )
-
+def _run(settings: DictConfig, directory: Path, program: list[str], monitor: JobMonitor) -> None:
     with (directory / "console.log").open("a", encoding="utf-8") as console:
-        printed = console.tell()
+        run = assemble.run(settings)
         try:
-            run = assemble.run(settings)
-            config = assemble.config(settings)
-            run.look()
-            processes.start(config, directory, run.results["overrides"], program, console, stop)
-        except LockedError as error:  # its results are another's to write
+            start_run(run, assemble.config(settings), program, console, monitor)
+        except LockedError as error:  # its results belong to another process
             print(f"error: {error}", file=console)
-        except processes.ProcessError as error:
-            said_why = run.status() == "failed" and stamp(results) != before
-            if not error.has_ended or not said_why:
-                said = last_line(directory / "console.log", printed) if error.has_ended else None
-                record_failure(directory, said or str(error), begin())
+        except ProcessError:  # recorded
+            pass
         except Exception as error:
             traceback.print_exc(file=console)
-            record_failure(directory, " ".join(failure_reason(error).split()), begin())
-        finally:
-            if run:
-                run.release()
+            record_never_started(directory, " ".join(failure_reason(error).split()), run.results)
 
 
-def options(hydra: DictConfig) -> list[str]:
-    """Return the options of a command line that say where the settings are which Hydra has composed."""
-    places = [source for source in hydra.runtime.config_sources if source.provider == "command-line"]
-    more = [word for source in places for word in ("--config-dir", source.path)]
-    return [*more, "--config-name", hydra.job.config_name]
+def record_never_started(directory: Path, message: str, initial: dict[str, Any]) -> None:
+    """Record why a job failed before it had a process.
+
+    Args:
+        directory: of the job.
+        message: why.
+        initial: the results to begin with if no earlier attempt left any.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    results = read_results(directory) if (directory / "results.json").exists() else initial
+    write_results(directory, results | {"status": "failed", "error": message, "finished_at": utc_now()})
 
 
-def stamp(path: Path) -> int:
-    """Return when a file was written; 0 if there is none."""
+def modification_time(path: Path) -> int:
+    """Return when a file was written, in nanoseconds; 0 if there is none."""
     return path.stat().st_mtime_ns if path.exists() else 0
 
 
-def last_line(path: Path, since: int) -> str | None:
-    """Return the last line of what a process printed, if it printed anything.
-
-    Args:
-        path: of the file it printed to.
-        since: how many bytes that file had before, of earlier attempts.
-    """
-    lines = path.read_bytes()[since:].decode(errors="replace").split("\n")
-    return next((line.strip() for line in reversed(lines) if line.strip()), None)
+def config_options(hydra: DictConfig) -> list[str]:
+    """Return the command-line options for the settings that Hydra has composed."""
+    places = [source for source in hydra.runtime.config_sources if source.provider == "command-line"]
+    options = [word for source in places for word in ("--config-dir", source.path)]
+    return [*options, "--config-name", hydra.job.config_name]

@@ -1,0 +1,117 @@
+"""Which process of a run this is, and how many there are: torchrun and SLURM say it, or our own launcher."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import torch
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from lightning_fabric.plugins.environments import (
+    ClusterEnvironment,
+    LightningEnvironment,
+    SLURMEnvironment,
+    TorchElasticEnvironment,
+)
+
+from txl.launch.lifeline import LIFELINE
+from txl.settings.errors import ConfigError
+from txl.settings.schema import Config, TrainerSettings
+
+
+def environment() -> ClusterEnvironment:
+    """Return who started the processes, for Lightning: torchrun, SLURM or nobody but us."""
+    if torch.distributed.is_torchelastic_launched():
+        return TorchElasticEnvironment()
+    try:
+        if LIFELINE not in os.environ and not in_sweep() and SLURMEnvironment.detect():
+            return SLURMEnvironment(auto_requeue=False)  # the interruption does it, see there
+    except RuntimeError as error:  # what Lightning cannot use of SLURM's settings
+        raise ConfigError(f"SLURM: {error}") from error
+    return LightningEnvironment()
+
+
+def in_sweep() -> bool:
+    """Return whether this is a job of a sweep, whose processes are started here, one SLURM task or not."""
+    return HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
+
+
+def started_elsewhere() -> int | None:
+    """Return how many processes torchrun or SLURM started; `None`: neither did."""
+    kind = environment()
+    return None if isinstance(kind, LightningEnvironment) else kind.world_size()
+
+
+def rank() -> int:
+    """Return which of the processes this is, from 0."""
+    kind = environment()
+    return kind.local_rank() if isinstance(kind, LightningEnvironment) else kind.global_rank()
+
+
+def devices(settings: TrainerSettings) -> int:
+    """Return the devices of each machine: those asked for, or all there are."""
+    if settings.strategy == "single":
+        return 1
+    if settings.devices is not None:
+        return settings.devices
+    started = started_elsewhere()
+    if started is not None:
+        return max(1, started // settings.num_nodes)
+    return max(1, torch.cuda.device_count())
+
+
+def world_size(settings: TrainerSettings) -> int:
+    """Return the number of processes of the run."""
+    return devices(settings) * settings.num_nodes
+
+
+def check_processes(config: Config) -> None:
+    """Raise ConfigError unless the rows of every batch can be divided, and the right processes run."""
+    world, started = world_size(config.trainer), started_elsewhere()
+    for section in ("training", "evaluation"):
+        rows = getattr(config, section).batch_size
+        if rows % world:
+            raise ConfigError(
+                f"{section}.batch_size={rows} cannot be divided among {world} processes; use a multiple of "
+                f"{world}, or other trainer.devices"
+            )
+    chunks = config.training.batch_chunks
+    if chunks > 1 and config.trainer.strategy == "fsdp":
+        raise ConfigError(
+            "training.batch_chunks needs the whole model in each process, and trainer.strategy=fsdp divides "
+            "it; use trainer.recompute=true for less memory"
+        )
+    if (config.training.batch_size // world) % chunks:
+        raise ConfigError(
+            f"training.batch_chunks={chunks} does not divide the {config.training.batch_size // world} rows "
+            "of a process; use a divisor"
+        )
+    if started is not None and started != world:
+        raise ConfigError(
+            f"{started} processes were started, but trainer.strategy={config.trainer.strategy} with "
+            f"{devices(config.trainer)} devices on {config.trainer.num_nodes} machines needs {world}: start "
+            "one process for each device, or set trainer.devices and trainer.num_nodes to what was started"
+        )
+    if started is None and config.trainer.num_nodes > 1:
+        raise ConfigError(
+            f"trainer.num_nodes={config.trainer.num_nodes} machines need somebody to start the processes on "
+            "each: use torchrun or SLURM's srun"
+        )
+
+
+def check_command(words: Sequence[str]) -> None:
+    """Raise ValueError if several processes would each take a directory of their own.
+
+    Args:
+        words: of the command line.
+    """
+    started = started_elsewhere() or 1
+    if started > 1 and any(word in ("-m", "--multirun") for word in words):
+        raise ValueError(
+            f"{started} processes were started, but a sweep starts those of each job itself: call it once"
+        )
+    if started > 1 and not any(word.startswith("hydra.run.dir=") for word in words):
+        raise ValueError(
+            f"{started} processes were started and need one directory for their run: give hydra.run.dir=…"
+        )
