@@ -23,7 +23,7 @@ class AlibiPosition(PositionEncoding):
 
 
 def slopes(heads: int) -> list[float]:
-    """Return the slopes of n heads, n a power of two: 2^(-8/n), 2^(-16/n), …
+    """Return the slopes 2^(-8/n), 2^(-16/n), … of n heads, where n is a power of two.
 
     For other numbers of heads, Press et al. take the slopes of the next smaller power of two and fill up with
     every second slope of twice that power.

@@ -66,8 +66,8 @@ class PositionEncoding(nn.Module):
         absolute: the output depends on where in its segment a token stands, so a segment cannot be read one
             token at a time.
         by_place: `queries_and_keys` depends on the positions of the tokens, not only on distances.
-        scores_distances: queries are multiplied with distance keys, which costs as much as the content scores.
-        clamp_length: the largest distance told apart; only on encodings with that setting.
+        scores_distances: there are distance keys; their scores cost as much as the content scores.
+        clamp_length: how far distances are told apart; only on encodings with that setting.
         farthest: the distance beyond which all distances are equivalent; `None` for no limit.
     """
 

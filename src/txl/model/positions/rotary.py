@@ -9,7 +9,7 @@ from txl.model.positions.base import PositionEncoding, sinusoids
 
 
 class RotaryPosition(PositionEncoding):
-    """Rotates each pair of coordinates (i, i + C/2) by an angle proportional to the position. C must be even."""
+    """Rotates each pair of coordinates (i, i + C/2) by an angle proportional to the position."""
 
     by_place = True
 
