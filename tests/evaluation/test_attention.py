@@ -163,7 +163,7 @@ def test_terms_add_up_to_the_scores_that_give_the_output_of_the_layer(encoding, 
         assert list(seen) == [0, 1]
         for index, (probabilities, terms) in seen.items():
             attention, (x, remembered, plain, *_) = model.layers[index].attention, entered[index]
-            scores = sum(terms.values()).masked_fill(plain.hidden_BLK[:, None], float("-inf"))
+            scores = sum(terms.values()).masked_fill(plain.masked_BLK[:, None], float("-inf"))
             torch.testing.assert_close(scores.softmax(-1), probabilities, atol=1e-12, rtol=0)
             values = attention.project(x, remembered)[2]
             mixed = torch.einsum("bhlk,bkhc->blhc", probabilities, values)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from conftest import SMALL, small_model
 from model.test_transformer import ABSOLUTE, RELATIVE
 from txl.model import Memory, blocked
-from txl.model.attention import PlainAttention, hidden_keys
+from txl.model.attention import PlainAttention, masked_keys
 from txl.model.dropout import Dropout
 
 CPU = torch.device("cpu")
@@ -73,8 +73,8 @@ def test_all_is_as_in_plain_attention(position, length, lengths, attention_lengt
     plain = results(model, "plain", tokens, memory, attention_length)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocked, "QUERIES", queries)
-        patch.setattr(blocked, "BYTES", size)
-        patch.setattr(blocked, "KEPT", kept)
+        patch.setattr(blocked, "SCORE_BYTES", size)
+        patch.setattr(blocked, "SAVED_BYTES", kept)
         found = results(model, "blocked", tokens, memory, attention_length)
     assert_same(found, plain)
 
@@ -91,7 +91,7 @@ def test_many_rows_do_not_round_what_they_all_add_to():
     sizes = [(128, 16, 2, 16), (128, 32, 2, 16), (128, 32, 2, 16), (128, 16, 2, 16), (33, 2, 16)]
     inputs = [torch.randn(size, generator=generator) * 0.5 for size in sizes]
     direction = torch.randn(sizes[0], generator=generator)
-    hidden, off = hidden_keys(16, torch.full((128,), 16), 16, None), Dropout(0.0)
+    hidden, off = masked_keys(16, torch.full((128,), 16), 16, None), Dropout(0.0)
 
     def gradient(way, dtype):
         q, k, v, far, near = (x.bfloat16().to(dtype).requires_grad_() for x in inputs)
@@ -107,12 +107,12 @@ def test_many_rows_do_not_round_what_they_all_add_to():
 @pytest.mark.parametrize("kept", [0, 10**6])
 def test_dropout_has_its_gradient_and_its_rate(kept, monkeypatch):
     monkeypatch.setattr(blocked, "QUERIES", 3)
-    monkeypatch.setattr(blocked, "KEPT", kept)
+    monkeypatch.setattr(blocked, "SAVED_BYTES", kept)
     tensors = [torch.randn(2, n, 2, 3, dtype=torch.float64, requires_grad=True) for n in (5, 9, 9)]
     far = torch.randn(2, 5, 2, 3, dtype=torch.float64, requires_grad=True)
     near = torch.randn(10, 2, 3, dtype=torch.float64, requires_grad=True)
     numbers = torch.randn(10, 2, dtype=torch.float64, requires_grad=True)
-    attend = blocked.BlockedAttention(hidden_keys(5, torch.tensor([4, 1]), 4, None), tensors[0])
+    attend = blocked.BlockedAttention(masked_keys(5, torch.tensor([4, 1]), 4, None), tensors[0])
     dropout = Dropout(0.4)
 
     def with_dropout(*inputs):
@@ -132,7 +132,7 @@ def test_dropout_has_its_gradient_and_its_rate(kept, monkeypatch):
 def test_keys_that_nobody_sees_are_not_looked_at(monkeypatch):
     monkeypatch.setattr(blocked, "QUERIES", 4)
     q, k, v = (torch.randn(2, n, 1, 3) for n in (8, 14, 14))
-    hidden = hidden_keys(8, torch.tensor([3, 1]), 6, None)
+    hidden = masked_keys(8, torch.tensor([3, 1]), 6, None)
     attend, off = blocked.BlockedAttention(hidden, q), Dropout(0.0)
     before = attend(q, k, v, blocked.DistanceScores(), off)
     for tensor in (k, v):
@@ -145,9 +145,9 @@ def test_keys_that_nobody_sees_are_not_looked_at(monkeypatch):
 
 def test_what_is_computed_together_is_no_larger_than_it_may_be(monkeypatch):
     monkeypatch.setattr(blocked, "QUERIES", 4)
-    monkeypatch.setattr(blocked, "BYTES", 1000)
+    monkeypatch.setattr(blocked, "SCORE_BYTES", 1000)
     q = torch.zeros(5, 8, 7, 2)  # rows, queries, heads
-    blocks = blocked.blocks_of(hidden_keys(8, torch.full((5,), 6), 6, None), CPU)
+    blocks = blocked.split_into_blocks(masked_keys(8, torch.full((5,), 6), 6, None), CPU)
     seen = torch.zeros(5, 8, 7, 2, dtype=torch.int64)
     for part in blocked._parts(q, blocks):
         part.queries(seen).add_(1)
@@ -160,10 +160,10 @@ def test_large_probabilities_are_computed_again(monkeypatch):
     """Nothing of the size of the scores is kept then."""
     monkeypatch.setattr(blocked, "QUERIES", 4)
     q, k, v = (torch.randn(2, n, 1, 3, requires_grad=True) for n in (64, 64, 64))
-    attend = blocked.BlockedAttention(hidden_keys(64, torch.tensor([0, 0]), 0, None), q)
+    attend = blocked.BlockedAttention(masked_keys(64, torch.tensor([0, 0]), 0, None), q)
     largest = []
     for limit in (2**30, 2 * 64 * 64 * 4 - 1):
-        monkeypatch.setattr(blocked, "KEPT", limit)
+        monkeypatch.setattr(blocked, "SAVED_BYTES", limit)
         held = []
         with torch.autograd.graph.saved_tensors_hooks(lambda x, held=held: held.append(x) or x, lambda x: x):
             attend(q, k, v, blocked.DistanceScores(), Dropout(0.0))

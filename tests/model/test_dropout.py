@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from txl.model.dropout import Dropout, relu_dropped
+from txl.model.dropout import Dropout, relu_dropout
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
@@ -67,9 +67,9 @@ def test_relu_and_dropout_together_are_one_after_the_other(dtype):
     for together in (False, True):
         torch.manual_seed(1)
         own = x.clone().requires_grad_()
-        out = relu_dropped(own + 0, dropout) if together else dropout(torch.relu(own))
+        out = relu_dropout(own + 0, dropout) if together else dropout(torch.relu(own))
         (out * direction).sum().backward()
         results.append((out.detach(), own.grad))
     for apart, fused in zip(*results, strict=True):
         torch.testing.assert_close(fused, apart)
-    assert relu_dropped(x.clone(), dropout.eval()).equal(torch.relu(x))
+    assert relu_dropout(x.clone(), dropout.eval()).equal(torch.relu(x))

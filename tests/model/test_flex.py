@@ -12,7 +12,7 @@ from torch.nn.attention import flex_attention as of_torch
 from conftest import TINY, small_model
 from model.test_blocked import ENCODINGS, D, V, assert_same, assert_within_rounding, memory_of, results
 from txl.model import flex
-from txl.model.attention import PlainAttention, hidden_keys
+from txl.model.attention import PlainAttention, masked_keys
 from txl.model.dropout import Dropout
 from txl.model.positions.base import DistanceScores
 
@@ -27,7 +27,7 @@ as_if_fused = pytest.mark.filterwarnings(
 def on_gpu(monkeypatch):
     """All that a GPU does but the compiler: torch's own arithmetic of FlexAttention, and its way back."""
     monkeypatch.setattr(flex, "has_kernel", lambda device: True)
-    monkeypatch.setattr(flex, "compiled", lambda: flex.flex_attention)
+    monkeypatch.setattr(flex, "compiled_kernel", lambda: flex.flex_attention)
     # It refuses gradients on a CPU, for the sake of its compiler.
     monkeypatch.setattr(of_torch, "_validate_device", lambda *tensors: None, raising=False)
 
@@ -90,7 +90,7 @@ def test_distances_beyond_the_table_count_as_its_farthest(keys, numbers, distanc
     added = torch.randn(distances, 2, dtype=torch.float64, requires_grad=True) if numbers else None
     by_distance = DistanceScores(far, near, added)
     inputs = [x for x in (q, k, v, *by_distance) if x is not None]
-    hidden = hidden_keys(5, torch.tensor([4, 1]), 4, 7)
+    hidden = masked_keys(5, torch.tensor([4, 1]), 4, 7)
     direction, found = torch.randn(2, 5, 2, 16, dtype=torch.float64), []
     for way in (PlainAttention, flex.FusedAttention):
         out = way(hidden, q)(q, k, v, by_distance, Dropout(0.0))
@@ -100,7 +100,7 @@ def test_distances_beyond_the_table_count_as_its_farthest(keys, numbers, distanc
 
 
 def test_blocks_of_keys_that_nobody_sees_are_left_out(on_gpu):
-    hidden = hidden_keys(256, torch.tensor([0, 100, 512]), 512, 300)
+    hidden = masked_keys(256, torch.tensor([0, 100, 512]), 512, 300)
     mask = flex.FusedAttention(hidden, torch.zeros(3, 256, D)).block_mask
     visited = mask.to_dense()[:, 0].bool()
     assert torch.equal(visited, (~hidden).unflatten(2, (-1, 128)).unflatten(1, (-1, 128)).any(4).any(2))

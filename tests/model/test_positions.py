@@ -18,7 +18,7 @@ from txl.model import (
     SinusoidalPosition,
     T5Position,
 )
-from txl.model.attention import hidden_keys
+from txl.model.attention import masked_keys
 from txl.model.dropout import Dropout
 from txl.model.positions.alibi import slopes
 from txl.model.positions.base import relative_shift
@@ -212,9 +212,9 @@ def test_slopes_are_those_of_the_paper():
     assert slopes(12) == [2.0**-i for i in range(1, 9)] + [2.0 ** -(i + 0.5) for i in range(4)]
 
 
-@pytest.mark.parametrize("way", ATTENTION_BACKENDS)
+@pytest.mark.parametrize("backend", ATTENTION_BACKENDS)
 @pytest.mark.parametrize("kind", [AlibiPosition, T5Position])
-def test_biases_and_their_gradient_are_those_of_a_loop_over_the_keys_there_are(kind, way):
+def test_biases_and_their_gradient_are_those_of_a_loop_over_the_keys_there_are(kind, backend):
     """A memory that is full, that is filled in part, and that is empty: distances count from the query."""
     torch.manual_seed(0)
     length, slots, real = 4, 30, [30, 9, 0]
@@ -222,7 +222,7 @@ def test_biases_and_their_gradient_are_those_of_a_loop_over_the_keys_there_are(k
     q, k, v = (torch.randn(len(real), n, H, C).double() for n in (length, slots + length, slots + length))
     table = position.table(q.flatten(-2), slots + length)
     added = position.distance_scores(1, q * SCALE, position.layer_table(1, table))
-    attend = ATTENTION_BACKENDS[way](hidden_keys(length, torch.tensor(real), slots, None), q)
+    attend = ATTENTION_BACKENDS[backend](masked_keys(length, torch.tensor(real), slots, None), q)
     found = attend(q * SCALE, k, v, added, Dropout(0.0))
     expected = torch.zeros_like(found)
     for b, h, i in itertools.product(range(len(real)), range(H), range(length)):

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from txl.model import Memory, TransformerXL
-from txl.model.attention import hidden_keys
+from txl.model.attention import masked_keys
 from txl.model.positions.base import DistanceScores, relative_shift
 
 BYTES = 2**23  # of the scores computed together, where one row has not more
@@ -178,7 +178,7 @@ class CachedInference:
         known_B = torch.tensor(self.lengths, device=self.model.embedding.bias.device)
         if min(self.lengths) == self.kept:
             known_B = known_B[:1]  # all rows are alike
-        self._hidden = hidden_keys(length, known_B, self.kept, self.attention_length)[:, None]
+        self._hidden = masked_keys(length, known_B, self.kept, self.attention_length)[:, None]
         reach = self.attention_length or self.kept + length
         oldest = max(self.kept + length - reach, self.kept - min(self.lengths))
         columns = [(slice(0, oldest), oldest > 0), (slice(self.kept, None), length > 1)]

@@ -1,8 +1,8 @@
-"""Segment-level recurrence (§3.2): what the model keeps of the segments it has read.
+"""Segment-level recurrence (§3.2): what the model remembers of the segments it has read.
 
 For each layer the memory holds the last M hidden states that entered it, without gradient. Its shape never
-changes: before M tokens have been read, only the newest `length` slots are real and attention must not see
-the others. So compiled code meets one shape, and a first segment attends to nothing that does not exist.
+changes: until M tokens have been read, only the newest `length` slots are filled, and attention must mask the
+empty ones. So compiled code sees a single shape, and the first segment attends to nothing but itself.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Memory:
-    """The hidden states of the past, and how many of them are real.
+    """The hidden states of the past.
 
     Attributes:
         states: for each of the N layers the states that entered it, `[B, M, D]`, the newest last.
-        length: `[B]` int64, how many of the M slots are real; they are the last ones.
+        length: `[B]` int64, how many of the M slots are filled; they are the last ones.
     """
 
     states: tuple[Tensor, ...]
@@ -36,39 +36,38 @@ class Memory:
         device: torch.device | str | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> Memory:
-        """Return a memory of `slots` slots for each of `rows` rows, none of them real."""
+        """Return a memory with M slots, all empty, for each of B rows."""
         states = tuple(torch.zeros(rows, slots, width, device=device, dtype=dtype) for _ in range(layers))
         return cls(states, torch.zeros(rows, dtype=torch.int64, device=device))
 
     @property
     def slots(self) -> int:
-        """M, the number of states kept of each layer."""
+        """M."""
         return self.states[0].shape[1]
 
     @property
     def rows(self) -> int:
-        """B, the number of rows."""
+        """B."""
         return self.length.shape[0]
 
-    def of_rows(self, rows: slice) -> Memory:
-        """Return the memory of some of the rows."""
+    def select_rows(self, rows: slice) -> Memory:
         return Memory(tuple(states[rows] for states in self.states), self.length[rows])
 
     @classmethod
-    def of_parts(cls, parts: Sequence[Memory]) -> Memory:
-        """Return one memory of the rows of several, in order."""
+    def concatenate(cls, parts: Sequence[Memory]) -> Memory:
+        """Return one memory with the rows of several, in order."""
         states = zip(*(part.states for part in parts), strict=True)
         return cls(tuple(torch.cat(layer) for layer in states), torch.cat([part.length for part in parts]))
 
     def forget(self, fresh_B: Tensor) -> Memory:
-        """Return the memory with the rows that begin a new text (`fresh_B`, bool) forgotten."""
+        """Return the memory without the rows that begin a new text (`fresh_B`, bool)."""
         return Memory(self.states, self.length.masked_fill(fresh_B, 0))
 
     def append(self, hidden: Sequence[Tensor]) -> Memory:
         """Return the memory after one more segment.
 
         Args:
-            hidden: for each layer the states `[B, L, D]` that entered it. They lose their gradient: the
+            hidden: for each layer the states `[B, L, D]` that entered it. They are detached: the
                 stop-gradient SG(·) of §3.2. L may be smaller or larger than M.
         """
         if len(hidden) != len(self.states):
@@ -78,7 +77,7 @@ class Memory:
             new.detach()[:, max(0, read - slots) :].to(old.dtype)
             for old, new in zip(self.states, hidden, strict=True)
         )
-        if read < slots:  # otherwise nothing of the old states stays, and nothing is copied
+        if read < slots:  # otherwise no old state remains, and nothing is copied
             states = tuple(
                 torch.cat([old[:, read:], new], dim=1) for old, new in zip(self.states, states, strict=True)
             )

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from txl.model.attention import Attend, Attention, PlainAttention, hidden_keys
+from txl.model.attention import Attend, Attention, PlainAttention, masked_keys
 from txl.model.blocked import BlockedAttention
-from txl.model.dropout import Dropout, relu_dropped
+from txl.model.dropout import Dropout, relu_dropout
 from txl.model.embedding import TiedEmbedding
 from txl.model.flex import FusedAttention
 from txl.model.memory import Memory
@@ -39,11 +39,11 @@ class FeedForward(nn.Sequential):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return what it makes of states `[…, D]`."""
-        inner, _, dropout, outer, last = self  # the ReLU is in `relu_dropped`; its place names the parameters
+        inner, _, dropout, outer, last = self  # the ReLU is in `relu_dropout`; its place names the parameters
         # As a matrix, because `nn.Linear` returns a view of one otherwise, and what is written over a view
         # is copied on the way back.
         states = x.flatten(end_dim=-2)
-        return last(outer(relu_dropped(inner(states), dropout))).view_as(x)
+        return last(outer(relu_dropout(inner(states), dropout))).view_as(x)
 
 
 class Layer(nn.Module):
@@ -212,8 +212,8 @@ class TransformerXL(nn.Module):
         if memory.rows != rows:
             raise ValueError(f"the memory holds {memory.rows} rows, the segment has {rows}")
         x_BLD = self.dropout(self.position.to_input(self.embedding.embed(tokens_BL)))
-        hidden_BLK = hidden_keys(length, memory.length, memory.slots, attention_length)
-        attend = ATTENTION_BACKENDS[self.attention](hidden_BLK, x_BLD)
+        masked_BLK = masked_keys(length, memory.length, memory.slots, attention_length)
+        attend = ATTENTION_BACKENDS[self.attention](masked_BLK, x_BLD)
         table = self.position.table(x_BLD, memory.slots + length)
         entered = []
         for index, (layer, memory_BMD) in enumerate(zip(self.layers, memory.states, strict=True)):

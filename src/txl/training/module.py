@@ -86,7 +86,7 @@ class LanguageModel(pl.LightningModule):
         for chunk in range(chunks):
             part = slice(chunk * rows, (chunk + 1) * rows)
             own = Batch(*(tensor[part] for tensor in batch))
-            scores_BL, after = self._read(own, memory.of_rows(part), self.training_settings)
+            scores_BL, after = self._read(own, memory.select_rows(part), self.training_settings)
             memories.append(after)
             loss = (scores_BL * own.scored).sum()
             total += loss.detach()
@@ -94,7 +94,7 @@ class LanguageModel(pl.LightningModule):
                 # Within the step of the trainer: DistributedDataParallel adds up what is there already when
                 # the last chunk's gradients come, and only then exchanges them.
                 self.trainer.strategy.backward(loss / share, None)
-        self.memory = Memory.of_parts(memories)
+        self.memory = Memory.concatenate(memories)
         self.score_sum_and_count_2 = torch.stack([total, count])
         return loss / share
 

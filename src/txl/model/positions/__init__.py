@@ -1,1 +1,1 @@
-"""Position encodings, one file each; `base.py` says what one may do."""
+"""Position encodings, one file each; `base.py` defines their interface."""

@@ -9,14 +9,10 @@ from txl.model.positions.base import PositionEncoding
 
 
 class LearnedPosition(PositionEncoding):
-    """One learned vector for each layer and position. Every segment counts from its own start.
+    """One learned vector for each layer and position, counted from the start of each segment.
 
-    What the memory holds is used as it is: the states that entered a layer, with the vectors that were added
-    to them when they were read.
-
-    Args:
-        n_layer, n_head, d_model, d_head, dropout, key_length: see `PositionEncoding`; a segment can have
-            `key_length` tokens at most.
+    States in the memory keep the vectors that were added when they were read. A segment can have at most
+    `key_length` tokens.
     """
 
     absolute = True
@@ -28,11 +24,6 @@ class LearnedPosition(PositionEncoding):
         self.vectors = nn.Parameter(torch.empty(n_layer, key_length, d_model))
 
     def to_layer(self, layer: int, x_BLD: Tensor) -> Tensor:
-        """Return the states with the vectors of this layer added.
-
-        Raises:
-            ValueError: the segment is longer than the table.
-        """
         length = x_BLD.shape[1]
         if length > self.key_length:
             raise ValueError(

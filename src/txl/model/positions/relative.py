@@ -1,13 +1,12 @@
 """The paper's relative positional encoding (§3.3, Appendix B).
 
-The score of a query at position i for a key at position j has four terms:
+The score of a query at position i and a key at position j has four terms:
 
-    (a) q_i · k_j     content                     (c) u · k_j     how much a word is worth looking at
-    (b) q_i · W_R R   content-dependent distance  (d) v · W_R R   how much a distance is
+    (a) q_i · k_j     content                     (c) u · k_j     global content bias
+    (b) q_i · W_R R   content-dependent distance  (d) v · W_R R   global distance bias
 
-with R the sinusoid of the distance i - j, one W_R (`distance_keys`) for each layer, and u, v learned.
-(a) + (c) is one product of queries shifted by u with the keys, (b) + (d) one of queries shifted by v with the
-projected distances.
+where R is the sinusoid of the distance i - j, each layer has its own W_R (`distance_keys`), and u and v are
+learned. Two products give all four: (a) + (c) is (q + u) · k, and (b) + (d) is (q + v) · W_R R.
 """
 
 from __future__ import annotations
@@ -19,14 +18,13 @@ from txl.model.positions.base import DistanceScores, PositionEncoding, check_cla
 
 
 class RelativePosition(PositionEncoding):
-    """Sinusoids of the distance, projected for each layer, with the global biases u and v.
+    """Sinusoids of the distance, projected in each layer, with the global biases u and v.
 
     Args:
-        n_layer, n_head, d_model, d_head, dropout, key_length: see `PositionEncoding`. The sinusoids go
-            through `dropout`, as in the authors' code.
-        clamp_length: distances beyond this count as this (the authors' `clamp_len`); `None` for no limit.
-        shared_biases: one u and one v for all layers, as the paper writes and the authors' PyTorch code does;
-            `False` for one pair a layer, as their TensorFlow code does for WikiText-103 and One Billion Word.
+        dropout: of the sinusoids, as in the authors' code.
+        clamp_length: larger distances count as this one (the authors' `clamp_len`); `None` for no limit.
+        shared_biases: one u and one v for all layers, as in the paper and the authors' PyTorch code; `False`
+            for one pair per layer, as in their TensorFlow code for WikiText-103 and One Billion Word.
     """
 
     scores_distances = True
@@ -56,11 +54,10 @@ class RelativePosition(PositionEncoding):
 
     @property
     def farthest(self) -> int | None:
-        """The clamp."""
         return self.clamp_length
 
     def table(self, x_BLD: Tensor, key_length: int, first: int = 0) -> Tensor:
-        """Return the sinusoids `[K + 1, D]` of the distances K, K - 1, …, 0."""
+        """Return R, `[K + 1, D]`."""
         distance = distances(key_length, x_BLD.device).clamp(max=self.clamp_length or key_length)
         return self.dropout(sinusoids(distance, self.d_model, x_BLD.dtype))
 
@@ -71,11 +68,11 @@ class RelativePosition(PositionEncoding):
     def queries_and_keys(
         self, layer: int, q_BLHC: Tensor, k_BKHC: Tensor, table: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Return `q + u` and `k`: their product is (a) + (c)."""
+        """Return q + u and k, whose product is (a) + (c)."""
         return q_BLHC + (self.u[layer % len(self.u)] * self.scale).to(q_BLHC.dtype), k_BKHC
 
     def distance_scores(self, layer: int, q_BLHC: Tensor, layer_table: Tensor) -> DistanceScores:
-        """Return `q + v` and W_R R: their product is (b) + (d)."""
+        """Return q + v and W_R R, whose product is (b) + (d)."""
         return DistanceScores(
             q_BLHC + (self.v[layer % len(self.v)] * self.scale).to(q_BLHC.dtype), layer_table
         )

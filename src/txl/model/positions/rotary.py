@@ -1,4 +1,4 @@
-"""Rotary positions (Su et al. 2021): queries and keys turned by their place, so that scores see distances."""
+"""Rotary positions (Su et al. 2021): rotated queries and keys, whose products depend on distances alone."""
 
 from __future__ import annotations
 
@@ -9,11 +9,7 @@ from txl.model.positions.base import PositionEncoding, sinusoids
 
 
 class RotaryPosition(PositionEncoding):
-    """Turns pairs of coordinates (i, i + C/2) of queries and keys by angles that grow with the place.
-
-    Args:
-        n_layer, n_head, d_model, d_head, dropout, key_length: see `PositionEncoding`. `d_head` must be even.
-    """
+    """Rotates each pair of coordinates (i, i + C/2) by an angle proportional to the position."""
 
     by_place = True
 
@@ -25,22 +21,21 @@ class RotaryPosition(PositionEncoding):
             raise ValueError(f"d_head must be even for rotary positions, not {d_head}")
 
     def table(self, x_BLD: Tensor, key_length: int, first: int = 0) -> Tensor:
-        """Return sines and cosines `[K, C]` of the places of the keys, the oldest slot at `first`.
+        """Return sines and cosines `[K, C]` of the positions of the keys, the oldest memory slot at `first`.
 
-        Scores depend on distances alone, so that any place will do, as long as far ones keep their digits.
+        Any `first` gives the same scores, if the angles of large positions are computed precisely.
         """
-        place = torch.arange(first, first + key_length, device=x_BLD.device)
-        return sinusoids(place, self.d_head, torch.float64 if first else x_BLD.dtype).to(x_BLD.dtype)
+        position = torch.arange(first, first + key_length, device=x_BLD.device)
+        return sinusoids(position, self.d_head, torch.float64 if first else x_BLD.dtype).to(x_BLD.dtype)
 
     def queries_and_keys(
-        self, layer: int, q_BLHC: Tensor, k_BKHC: Tensor, table: Tensor | None
+        self, layer: int, q_BLHC: Tensor, k_BKHC: Tensor, table: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return queries and keys, each turned by its place: the queries are the last L keys."""
-        return turn(q_BLHC, table[len(table) - q_BLHC.shape[1] :]), turn(k_BKHC, table)
+        return rotate(q_BLHC, table[len(table) - q_BLHC.shape[1] :]), rotate(k_BKHC, table)
 
 
-def turn(x_BLHC: Tensor, table_LC: Tensor) -> Tensor:
-    """Return vectors turned by the angles whose sines and cosines the table holds."""
+def rotate(x_BLHC: Tensor, table_LC: Tensor) -> Tensor:
+    """Rotate vectors by the angles whose sines and cosines are in the table."""
     sine, cosine = (part[:, None] for part in table_LC.chunk(2, dim=-1))
     first, second = x_BLHC.chunk(2, dim=-1)
     return torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1)

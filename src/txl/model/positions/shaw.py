@@ -1,4 +1,4 @@
-"""Learned relative positions (Shaw et al. 2018), as the paper compares them in Tables 6 and 7."""
+"""Learned relative positions (Shaw et al. 2018), which the paper compares with its own in Tables 6 and 7."""
 
 from __future__ import annotations
 
@@ -11,15 +11,12 @@ from txl.model.positions.base import DistanceScores, PositionEncoding, check_cla
 class ShawPosition(PositionEncoding):
     """A learned vector for each layer, head and distance: terms (a) and (b) of §3.3.
 
-    Distances beyond the table, or beyond `clamp_length`, use its farthest vector.
-
     Args:
-        n_layer, n_head, d_model, d_head, dropout, key_length: see `PositionEncoding`; the table has
-            `key_length` distances, those that occur in training.
-        clamp_length: how many distances are told apart; `None` for all of the table.
-        global_terms: keep the terms (c), a vector for each layer and head added to the queries, and (d), a
-            number for each layer, head and distance. The paper says that Shaw et al. have neither; the
-            authors' code (`attn_type` 1) has both.
+        key_length: the number of distances with a vector; larger ones use the vector of the largest.
+        clamp_length: how many of these distances to tell apart; `None` for all.
+        global_terms: add the terms (c), with one u per layer and head, and (d), with one bias per layer, head
+            and distance. The paper says that Shaw et al. have neither; the authors' code (`attn_type` 1) has
+            both.
     """
 
     scores_distances = True
@@ -46,25 +43,23 @@ class ShawPosition(PositionEncoding):
 
     @property
     def farthest(self) -> int:
-        """The farthest distance with a vector of its own."""
         return min(self.key_length, self.clamp_length or self.key_length) - 1
 
     def table(self, x_BLD: Tensor, key_length: int, first: int = 0) -> Tensor:
-        """Return which vector each of the distances K, K - 1, …, 0 uses, `[K + 1]`."""
+        """Return which of the vectors each distance uses, `[K + 1]`."""
         return distances(key_length, x_BLD.device).clamp(max=self.farthest)
 
     def layer_table(self, layer: int, table: Tensor) -> Tensor:
-        """Return the vectors of this layer, `[K + 1, H, C]`."""
+        """Return the distance keys `[K + 1, H, C]`."""
         return self.vectors[layer, table]
 
     def queries_and_keys(
         self, layer: int, q_BLHC: Tensor, k_BKHC: Tensor, table: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Return the queries, moved by u if term (c) is kept, and the keys."""
+        """Return q + u, or q without term (c), and k."""
         return (q_BLHC + self.u[layer] * self.scale if self.global_terms else q_BLHC), k_BKHC
 
     def distance_scores(self, layer: int, q_BLHC: Tensor, layer_table: Tensor) -> DistanceScores:
-        """Return term (b), and (d) if it is kept."""
         biases_RH = None
         if self.global_terms:
             biases_RH = self.distance_bias[layer, self.table(q_BLHC, len(layer_table) - 1)] * self.scale

@@ -9,14 +9,13 @@ from txl.model.positions.base import PositionEncoding, check_clamp, sinusoids
 
 
 class SinusoidalPosition(PositionEncoding):
-    """Every segment counts from its own start; what the memory holds is used as it is.
+    """Adds the sinusoids of the positions 0, 1, …, counted from the start of each segment.
 
-    With recurrence the cached states so carry the positions of an earlier segment, and nothing tells a query
-    which segment a key is from: the failure that §3.3 explains.
+    With recurrence, states in the memory still carry positions of an earlier segment, and nothing tells a
+    query which segment a key is from: the failure that §3.3 explains.
 
     Args:
-        n_layer, n_head, d_model, d_head, dropout, key_length: see `PositionEncoding`.
-        clamp_length: positions beyond this count as this; `None` for no limit.
+        clamp_length: larger positions count as this one; `None` for no limit.
         from_end: count back from the segment's last token, which is 0, as the authors' code does.
     """
 
@@ -40,7 +39,6 @@ class SinusoidalPosition(PositionEncoding):
         self.clamp_length, self.from_end = clamp_length, from_end
 
     def to_input(self, x_BLD: Tensor) -> Tensor:
-        """Return the embeddings with the sinusoids of the positions 0, 1, … added."""
         position = torch.arange(x_BLD.shape[1], device=x_BLD.device)
         if self.from_end:
             position = position.flip(0)

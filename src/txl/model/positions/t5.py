@@ -11,14 +11,13 @@ from txl.model.positions.base import DistanceScores, PositionEncoding, distances
 
 
 class T5Position(PositionEncoding):
-    """Half of the buckets hold one distance each, the others widen with the logarithm of the distance.
+    """The first half of the buckets hold one distance each; the others widen logarithmically.
 
-    The numbers are shared by all layers, as in T5.
+    All layers share the learned biases (`numbers`), as in T5.
 
     Args:
-        n_layer, n_head, d_model, d_head, dropout, key_length: see `PositionEncoding`.
-        buckets: how many.
-        max_distance: distances from this on share the last bucket.
+        buckets: the number of buckets.
+        max_distance: distances from this one on share the last bucket.
     """
 
     def __init__(
@@ -35,23 +34,21 @@ class T5Position(PositionEncoding):
         super().__init__(n_layer, n_head, d_model, d_head, dropout, key_length)
         if buckets < 2 or max_distance <= buckets // 2:
             raise ValueError(
-                f"t5 needs 2 buckets or more and max_distance above half of them, not {buckets} and "
-                f"{max_distance}"
+                "t5 needs 2 buckets or more and max_distance above half of them, "
+                f"not {buckets} and {max_distance}"
             )
         self.buckets, self.max_distance = buckets, max_distance
         self.numbers = nn.Parameter(torch.empty(buckets, n_head))
 
     def bucket(self, distance: Tensor) -> Tensor:
-        """Return the bucket of each distance, 0 or more."""
         exact = self.buckets // 2
         ratio = torch.log(distance.clamp(min=exact) / exact) / math.log(self.max_distance / exact)
         wide = exact + (ratio * (self.buckets - exact)).long()
         return torch.where(distance < exact, distance, wide.clamp(max=self.buckets - 1))
 
     def table(self, x_BLD: Tensor, key_length: int, first: int = 0) -> Tensor:
-        """Return the biases `[K + 1, H]` of the distances K, K - 1, …, 0."""
+        """Return the distance biases `[K + 1, H]`."""
         return self.numbers[self.bucket(distances(key_length, x_BLD.device))]
 
     def distance_scores(self, layer: int, q_BLHC: Tensor, layer_table: Tensor) -> DistanceScores:
-        """Return the biases, the same in every layer."""
         return DistanceScores(biases=layer_table)
