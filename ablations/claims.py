@@ -13,8 +13,9 @@ from pathlib import Path
 
 from txl.report.grids import DIFFERENCES, NONE, Measured, difference_of, measured
 from txl.report.measures import attention_scores, metric_for, trained_attention
+from txl.report.records import Row
 from txl.report.statistics import difference, sample_of
-from txl.report.sweeps import Row, read_sweeps
+from txl.report.sweeps import read_sweeps
 
 RESULTS = Path(__file__).parent / "results"
 SWEEPS = ("table6", "encodings", "table7")

@@ -8,30 +8,13 @@ from __future__ import annotations
 
 import base64
 import json
-from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from txl.report.sweeps import RunRecord
+from txl.report.records import EvaluationFigures, RunRecord
 
 EVALUATION = "evaluation.json"
-
-
-@dataclass
-class EvaluationFigures:
-    """One evaluation of a sweep.
-
-    Attributes:
-        of: the verb and its models, for people.
-        place: its directory in that of the sweep.
-        figures: PNG files to be shown.
-    """
-
-    of: str
-    place: str
-    figures: list[Path] = field(default_factory=list)
 
 
 def result_of(folder: Path, verb: str) -> Path:

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from txl.report.measures import Measure, Metric, at, measures_for, metric_for
+from txl.report.records import Row, Sweep
 from txl.report.settings import differing, settings_table
 from txl.report.statistics import Difference, Sample, difference, sample_of
-from txl.report.sweeps import Row, Sweep, one_line
+from txl.report.sweeps import one_line
 
 NONE = "–"
 UNKNOWN = "n = 1, noise unknown"

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from txl.records.files import flatten
 from txl.report.measures import at, trained_attention
 
 Results = dict[str, Any]
@@ -49,15 +50,8 @@ def differing(results: list[Results]) -> list[str]:
 
 def comparable(results: Results) -> dict[str, Any]:
     """Return what a run was asked for, by dotted names, but for its seed and the places of a machine."""
-    flat = dict(_flat(at(results, "config") or {}))
+    flat = flatten(at(results, "config") or {})
     return {name: value for name, value in flat.items() if not name.startswith(NO_SETTINGS)}
-
-
-def _flat(settings: dict, before: str = "") -> list[tuple[str, Any]]:
-    found = []
-    for name, value in settings.items():
-        found += _flat(value, f"{before}{name}.") if isinstance(value, dict) else [(before + name, value)]
-    return found
 
 
 def _distinct(values: Any) -> str:

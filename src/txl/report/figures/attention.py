@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont, get_font
 from matplotlib.image import AxesImage
 from matplotlib.ticker import FuncFormatter, NullFormatter
+
+from txl.report.figures.style import new_figure
 
 COLORS, RED, FONT = "Blues", "#c1121f", "DejaVu Sans Mono"
 NAMES = {
@@ -110,7 +111,7 @@ def figures_of(maps: Maps) -> dict[str, Figure]:
 def mean_figure(maps: Maps) -> Figure:
     """Return Figure 5: a row for each head, a column for each distance, darker where there is more."""
     rows = len(maps.means["attention"])
-    figure = _figure(9.0, 1.9 + np.clip(rows * 0.16, 1.6, 9.0))
+    figure = new_figure(9.0, 1.9 + np.clip(rows * 0.16, 1.6, 9.0))
     axes = figure.add_subplot()
     _colors(figure, axes, _by_distance(axes, maps, "attention", _norm(maps.means["attention"])))
     axes.set_title(_title(maps, "Mean attention by distance"), loc="left", fontsize=9.5)
@@ -123,7 +124,7 @@ def terms_figure(maps: Maps) -> Figure:
     columns = min(2, len(terms))
     lines = -(-len(terms) // columns)
     rows = len(maps.means["attention"])
-    figure = _figure(1.2 + 5.4 * columns, 1.0 + lines * (0.9 + np.clip(rows * 0.12, 1.4, 6.0)))
+    figure = new_figure(1.2 + 5.4 * columns, 1.0 + lines * (0.9 + np.clip(rows * 0.12, 1.4, 6.0)))
     grid = figure.subplots(lines, columns, squeeze=False)
     norm = _norm(np.stack([maps.means[term] for term in terms]))  # one scale: the panels are compared
     for axes, term in zip(grid.flat, terms, strict=False):
@@ -154,7 +155,7 @@ def heads_figure(maps: Maps) -> Figure:
     left, below, above, gap = 0.35 + edge, 0.35 + edge, 0.62, 0.32 + edge
     width = left + keys * cell + 0.1
     height = above + count * length * cell + (count - 1) * gap + below
-    figure = _figure(width, height, layout="none")
+    figure = new_figure(width, height, layout="none")
     grid = figure.subplots(count, 1, squeeze=False)
     figure.subplots_adjust(
         left / width, below / height, 1 - 0.1 / width, 1 - above / height, hspace=gap / (length * cell)
@@ -182,12 +183,6 @@ def visible(label: str) -> str:
     """Return a label in which what the font cannot draw is a box, so that nothing is missing or warned of."""
     known = get_font(findfont(FONT)).get_charmap()
     return "".join(character if ord(character) in known else "□" for character in label)
-
-
-def _figure(width: float, height: float, layout: str = "constrained") -> Figure:
-    figure = Figure(figsize=(width, height), layout=layout)
-    FigureCanvasAgg(figure)
-    return figure
 
 
 def _norm(values: np.ndarray, distances: int | None = None) -> LogNorm:

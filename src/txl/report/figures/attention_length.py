@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from txl.records.units import metric_of, score_key
+from txl.report.figures.style import finish_axes, new_figure
 
 LINE = "#c44e2b"
 
@@ -25,8 +24,7 @@ def draw_attention_lengths(entries: list[dict[str, Any]], unit: str, title: str,
         path: where the figure goes.
     """
     key, (_, name) = score_key(unit), metric_of(unit)
-    figure = Figure(figsize=(6.4, 4.0), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(6.4, 4.0)
     axes = figure.add_subplot()
     entries = sorted(entries, key=lambda entry: entry["attention_length"])
     lengths, values = ([entry[name_] for entry in entries] for name_ in ("attention_length", key))
@@ -40,9 +38,7 @@ def draw_attention_lengths(entries: list[dict[str, Any]], unit: str, title: str,
     axes.set_xlabel("attention length (tokens)")
     axes.set_ylabel(name)
     axes.set_title(title, loc="left", fontsize=10.5)
-    axes.grid(axis="y", color="#e6e6e6", linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
+    finish_axes(axes)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=160)
     return path

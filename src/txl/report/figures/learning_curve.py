@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
 from txl.records.metrics import read_metrics
 from txl.records.results import read_results
 from txl.records.units import metric_of, score_key, shown
+from txl.report.figures.style import finish_axes, new_figure
 
 TRAIN, VALID, RULER = "#8fb3d9", "#c44e2b", "#8a8a8a"
 
@@ -29,8 +28,7 @@ def draw_learning_curve(directory: Path) -> Path:
     key, name = metric_of(results["data"]["unit"])
     train = read_metrics(directory, "tokens", f"train/{key}")
     valid = read_metrics(directory, "tokens", f"valid/{key}")
-    figure = Figure(figsize=(7.2, 4.4), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(7.2, 4.4)
     axes = figure.add_subplot()
     scale, of_what = _scale(max([line["tokens"] for line in train + valid], default=0))
     rulers = results.get("compressors") or {}
@@ -54,9 +52,7 @@ def draw_learning_curve(directory: Path) -> Path:
     axes.set_xlabel(f"{results['data']['unit']}s read{of_what}")
     axes.set_ylabel(name)
     axes.set_title(_title(results, name), loc="left", fontsize=10.5)
-    axes.grid(axis="y", color="#e6e6e6", linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
+    finish_axes(axes)
     if train or valid:
         axes.legend(frameon=False, loc="upper right")
     path = directory / "figures" / "learning_curve.png"

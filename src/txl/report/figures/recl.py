@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+
+from txl.report.figures.style import finish_axes, new_figure
 
 COLORS = ("#c44e2b", "#2f6ea5", "#4a8f5b", "#8a5fa8", "#b58a1f", "#6b6b6b")
 MARKERS = "os^Dv*"
@@ -40,7 +41,7 @@ def draw_recl(path: Path) -> list[Path]:
 
 def _gains(result: dict[str, Any]) -> Figure:
     """Return Figure 3: exp f(c, c) - exp f(c, c + step) of each model, a panel for each r."""
-    figure = _figure(4.2 * len(result["r"]) + 0.6, 3.9)
+    figure = new_figure(4.2 * len(result["r"]) + 0.6, 3.9)
     panels = figure.subplots(1, len(result["r"]), squeeze=False)[0]
     step, begins = result["step"], result["lengths"][:-1]
     for place, (axes, share) in enumerate(zip(panels, result["r"], strict=True)):
@@ -55,7 +56,7 @@ def _gains(result: dict[str, Any]) -> Figure:
 
 def _perplexities(result: dict[str, Any]) -> Figure:
     """Return Figure 4: the perplexity of each model at each length of context."""
-    figure = _figure(5.6, 3.9)
+    figure = new_figure(5.6, 3.9)
     axes = figure.add_subplot()
     for model, style in _styled(result["models"]):
         shown = [math.exp(min(loss, 700)) for loss in model["losses"]]
@@ -64,12 +65,6 @@ def _perplexities(result: dict[str, Any]) -> Figure:
     _finish(axes, title, f"context ({result['data']['unit']}s)")
     axes.set_ylabel("perplexity")
     axes.legend(frameon=False)
-    return figure
-
-
-def _figure(width: float, height: float) -> Figure:
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
     return figure
 
 
@@ -93,6 +88,4 @@ def _styled(models: list[dict[str, Any]]) -> list[tuple[dict[str, Any], dict[str
 def _finish(axes: Axes, title: str, below: str) -> None:
     axes.set_title(title, loc="left", fontsize=10.5)
     axes.set_xlabel(below)
-    axes.grid(axis="y", color="#e6e6e6", linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
+    finish_axes(axes)

@@ -6,9 +6,9 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
+
+from txl.report.figures.style import finish_axes, new_figure
 
 LINE_LETTERS = 72  # of a headline: a command line may be long
 SIDES = {
@@ -25,8 +25,7 @@ def draw_speed(entries: list[dict[str, Any]], title: str, path: Path) -> Path:
         title: the headline.
         path: where the figure goes.
     """
-    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(6.4, 4.2)
     axes = figure.add_subplot()
     entries = sorted(entries, key=lambda entry: entry["attention_length"])
     lengths = [entry["attention_length"] for entry in entries]
@@ -49,9 +48,7 @@ def draw_speed(entries: list[dict[str, Any]], title: str, path: Path) -> Path:
     axes.set_ylabel("milliseconds for a token")
     axes.set_title(textwrap.fill(title, LINE_LETTERS), loc="left", fontsize=10)
     figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
-    axes.grid(axis="y", color="#e6e6e6", linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
+    finish_axes(axes)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=160)
     return path

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from txl.report.grids import DIFFERENCES, Grid, Measured, Report, grouped, measured, status_of
-from txl.report.sweeps import Row, Sweep, one_line
+from txl.report.records import Row, Sweep
+from txl.report.sweeps import one_line
 
 
 def markdown(report: Report) -> str:

@@ -17,7 +17,7 @@ from txl.records.units import metric_of
 from txl.report.evaluations import figures_html
 from txl.report.grids import DIFFERENCES, Cell, Column, Grid, Report, failed, grouped
 from txl.report.measures import Metric, at, attention_scores, trained_attention
-from txl.report.sweeps import Row, RunRecord, Sweep
+from txl.report.records import Row, RunRecord, Sweep
 
 
 def page(sweep: Sweep, report: Report) -> str:

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 from txl.records.units import metric_of
 from txl.report.grids import report_of
 from txl.report.measures import at
+from txl.report.records import RunRecord, Sweep
 from txl.report.render.formats import markdown
-from txl.report.sweeps import RunRecord, Sweep, read_sweeps
+from txl.report.sweeps import read_sweeps
 
 if TYPE_CHECKING:
     from wandb_workspaces.reports.v2 import LinePlot, Report
