@@ -119,6 +119,6 @@ def write_sample(config: Config, module: LanguageModel, corpus: Corpus) -> tuple
     )
     # Eagerly: the model would be compiled for each of many small shapes.
     with module.clamped(), torch.compiler.set_stance("force_eager"):
-        ids = [token.item() for token in itertools.islice(written, settings.tokens)]
+        ids = [int(token) for token in itertools.islice(written, settings.tokens)]
     decode = corpus.vocabulary.decode
     return decode(prompt.tolist()).decode(errors="replace"), decode(ids).decode(errors="replace")

@@ -70,7 +70,7 @@ def component(group: Any, name: str) -> Callable[..., Any]:
     hints = get_type_hints(target.__init__ if inspect.isclass(target) else target)
     schema = make_dataclass(attribute, [(key, hints.get(key, Any)) for key in settings])
     try:
-        typed = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), settings))
+        typed: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), settings))
     except OmegaConfBaseException as error:
         raise readable(error, name) from error
     return functools.partial(target, **{field.name: getattr(typed, field.name) for field in fields(typed)})

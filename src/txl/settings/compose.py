@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
@@ -31,7 +32,7 @@ def composed(overrides: list[str], config_path: Path = CONF, config_name: str = 
 
 def all_keys(config_path: Path, config_name: str) -> list[str]:
     """Return the dotted names of all default settings, and the groups."""
-    tree = OmegaConf.to_container(composed([], config_path, config_name))
+    tree: Any = OmegaConf.to_container(composed([], config_path, config_name))
     return [*flatten(tree), *groups(config_path)]
 
 

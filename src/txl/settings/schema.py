@@ -303,7 +303,7 @@ def check(settings: DictConfig) -> Config:
     """
     check_given(settings)
     try:
-        config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), settings))
+        config: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), settings))
     except OmegaConfBaseException as error:
         raise readable(error) from error
     for group in SUPPLIED.keys() - {"logger"}:

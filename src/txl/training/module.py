@@ -54,7 +54,8 @@ class LanguageModel(pl.LightningModule):
         self.evaluation_memory: Memory | None = None
         self.scores = ScoreSum()
         self.score_sum_and_count_2: Tensor | None = None
-        self.gradient_norm = self.learning_rate = 0.0
+        self.gradient_norm: float | Tensor = 0.0
+        self.learning_rate = 0.0
         self.clipped_steps: int | Tensor = 0
         self.validated_at = -1
 
@@ -81,7 +82,8 @@ class LanguageModel(pl.LightningModule):
         chunks = self.training_settings.batch_chunks
         memory = self._memory_for(batch, self.memory, self.training_settings)
         rows = len(batch.fresh) // chunks
-        self.optimizers().zero_grad()
+        optimizer: Any = self.optimizers()
+        optimizer.zero_grad()
         total, memories = torch.zeros_like(count, dtype=torch.float32), []
         for chunk in range(chunks):
             part = slice(chunk * rows, (chunk + 1) * rows)
@@ -136,7 +138,8 @@ class LanguageModel(pl.LightningModule):
     @contextmanager
     def clamped(self) -> Iterator[None]:
         """Within the context, clamp distances as in evaluation, if `evaluation.clamp_length` is set."""
-        position, clamp = self.model.position, self.evaluation_settings.clamp_length
+        position: Any = self.model.position
+        clamp = self.evaluation_settings.clamp_length
         if clamp is None:
             yield
             return

@@ -253,7 +253,8 @@ class Checkpoints(pl.Callback):
 
 def random_state() -> dict[str, Any]:
     """Return the state of every random number generator of this process."""
-    kind, keys, position, has_gauss, gauss = np.random.get_state()
+    state: Any = np.random.get_state()
+    kind, keys, position, has_gauss, gauss = state
     return {
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None,

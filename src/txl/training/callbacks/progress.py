@@ -84,12 +84,16 @@ class Monitor(pl.Callback):
             "tokens": self.tokens,
             "seconds": self.seconds,
             "tokens_per_second": speed,
-            "model_flops_utilization": speed * self.flops_per_token / (self.peak_flops * trainer.world_size),
+            "model_flops_utilization": self._utilization(trainer, speed * self.flops_per_token),
             "peak_memory_bytes": peak_memory(device),
             "device": device_name(device),
             "precision": trainer.precision,
             "world_size": trainer.world_size,
         }
+
+    def _utilization(self, trainer: pl.Trainer, operations: float) -> float:
+        assert self.peak_flops is not None, "measured when training starts"
+        return operations / (self.peak_flops * trainer.world_size)
 
     def on_train_start(self, trainer: pl.Trainer, module: LanguageModel) -> None:
         if self.peak_flops is None:
@@ -117,6 +121,7 @@ class Monitor(pl.Callback):
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: LanguageModel, outputs: Any, batch: Batch, index: int
     ) -> None:
+        assert module.score_sum_and_count_2 is not None
         self.pending.append(module.score_sum_and_count_2)
         self.steps = trainer.global_step
         self.seconds = time.perf_counter() - self.begin
@@ -182,7 +187,7 @@ class Monitor(pl.Callback):
             "gradient_norm": float(module.gradient_norm),
             "clipped_share": float(module.clipped_steps) / max(self.steps - self.steps_before, 1),
             "tokens_per_second": speed,
-            "model_flops_utilization": speed * self.flops_per_token / (self.peak_flops * trainer.world_size),
+            "model_flops_utilization": self._utilization(trainer, speed * self.flops_per_token),
             "data_wait_seconds": waited,
             "data_wait_share": waited / trained,
             **self._memory(module),
@@ -205,6 +210,7 @@ class Monitor(pl.Callback):
     @staticmethod
     def _memory(module: LanguageModel) -> dict[str, Any]:
         """Return how full the recurrence memory is, and how much memory the process uses."""
+        assert module.memory is not None, "no step was trained"
         filled = float(module.memory.length.float().mean())
         return {
             "memory_length": filled,
@@ -235,7 +241,7 @@ class Monitor(pl.Callback):
             "valid/loss": module.scores.loss,
             f"valid/{name}": value,
             "valid/tokens_per_second": speed,
-            "valid/model_flops_utilization": operations / (self.peak_flops * trainer.world_size),
+            "valid/model_flops_utilization": self._utilization(trainer, operations),
             "valid/data_wait_seconds": waited,
             "valid/data_wait_share": waited / took,
             **self._memory(module),

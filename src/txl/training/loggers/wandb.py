@@ -49,7 +49,7 @@ class Wandb(RunLogger):
         super().__init__()
         self.directory = Path(directory)
         sweep, row, run_name = sweep_of(self.directory)
-        self.settings = {
+        self.settings: dict[str, Any] = {
             "project": project,
             "entity": entity,
             "name": name or f"{config['name']} {run_name}",
@@ -57,10 +57,10 @@ class Wandb(RunLogger):
             "job_type": job_type or row,
             "config": config,
         }
-        self.run: wandb.Run | None = None
+        self.run: Any = None  # the W&B run, once started
         try:
             options = wandb.Settings(project=project, entity=entity, mode="offline" if offline else "online")
-            options.update_from_env_vars(os.environ)
+            options.update_from_env_vars(dict(os.environ))
         except (ValueError, wandb.Error) as error:
             raise ConfigError(
                 f"logger=wandb: {rejection(error)}; correct it, or train without wandb"
@@ -95,7 +95,7 @@ class Wandb(RunLogger):
             wandb.teardown()  # or it would still hold the id
             missing = "login" if isinstance(error, wandb.errors.AuthenticationError) else "connection"
             log.warning("wandb: no %s, logging offline: %s", missing, str(error).splitlines()[0])
-        mode = "disabled" if self.mode == "disabled" else "offline"
+        mode: Any = "disabled" if self.mode == "disabled" else "offline"
         run = wandb.init(mode=mode, settings=quiet(), **settings)
         if mode == "offline":
             log.info("wandb: offline; upload with: wandb sync %s", id_file.parent)
