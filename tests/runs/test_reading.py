@@ -25,7 +25,7 @@ from txl.data import lagged_copy_entropy
             [
                 "in order, each from the beginning of a sentence",
                 "segments of variable length around 16",
-                "training.streams=sentences with training.memory_length=16: the memory goes on",
+                "training.streams=sentences with training.memory_length=16: the memory carries over",
                 "evaluation: process 0 of 1 reads rows 0 to 3 of 4 in order: ",
             ],
         ),

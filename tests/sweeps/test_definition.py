@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from conftest import TINY
-from txl.runs import assemble
 from txl.settings.compose import composed
 from txl.settings.errors import ConfigError
 from txl.settings.schema import check
 from txl.sweeps.definition import ABLATIONS, SCALES, last_of_each, names, read
+from txl.training.network import network
 from txl.verbs import attention, recl, speed
 from txl.verbs.common import settings
 
@@ -153,7 +153,7 @@ def test_every_row_composes_and_can_be_built(name, scale, row):
     ablation = read(name, scale)
     config = check(composed([*ablation.jobs[row], "name=x"]))
     with torch.device("meta"):
-        model = assemble.network(config, 800_000)
+        model = network(config, 800_000)
     training, evaluation = config.training, config.evaluation
     recurrent = ablation.table["rows"][row].get("recurrence", "yes") == "yes"
     if "recurrence" in ablation.table["columns"]:
@@ -172,7 +172,7 @@ def test_the_larger_model_of_table_6_has_as_many_more_parameters_as_published():
     sizes = {}
     for row in ("xl", "xl_large"):
         with torch.device("meta"):
-            model = assemble.network(check(composed([*read("table6").jobs[row], "name=x"])), 205)
+            model = network(check(composed([*read("table6").jobs[row], "name=x"])), 205)
         sizes[row] = sum(parameter.numel() for parameter in model.parameters())
     assert sizes["xl_large"] / sizes["xl"] == pytest.approx(151 / 128, abs=0.01)
 

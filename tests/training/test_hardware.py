@@ -23,7 +23,7 @@ from txl.training import hardware
     ],
 )
 def test_auto_takes_bfloat16_where_the_processor_has_it(monkeypatch, features, expected):
-    monkeypatch.setattr(hardware, "_bfloat16_of_the_processor", lambda: features)
+    monkeypatch.setattr(hardware, "_bfloat16_instructions", lambda: features)
     assert hardware.resolve_precision("auto", "cpu") == expected
 
 

@@ -17,6 +17,7 @@ from txl.settings.compose import composed
 from txl.settings.errors import ConfigError
 from txl.settings.schema import check
 from txl.training.loggers.csv import Csv
+from txl.training.loggers.jsonl import JsonLines
 
 
 @pytest.fixture
@@ -42,16 +43,18 @@ def test_csv_and_tensorboard_hold_what_metrics_jsonl_holds(run_here, tiny):
         assert part in event.tensor_proto.string_val[0].decode()
 
 
-def test_a_resumed_run_replaces_the_rows_that_it_does_again(tmp_path):
-    first = Csv(tmp_path, {})
-    for step in (1, 2, 3):
-        first.log_metrics({"train/loss": 10.0 + step}, step)
-    again = Csv(tmp_path, {})
-    again.log_metrics({"train/loss": torch.tensor(22.0)}, 2)
-    again.log_metrics({"valid/loss": math.nan}, 2)
-    again.log_metrics({"train/loss": 23.0}, 3)
-    text = (tmp_path / "metrics.csv").read_text().splitlines()
-    assert text == ["step,train/loss,valid/loss", "1,11.0,", "2,22.0,", "2,,", "3,23.0,"]
+def test_csv_has_a_column_for_each_metric_and_empty_cells_for_the_rest(tmp_path):
+    """What a resumed run repeats is replaced in `metrics.jsonl` already."""
+    log = JsonLines(tmp_path / "metrics.jsonl")
+    log.log_metrics({"train/loss": torch.tensor(22.0)}, 2)
+    log.log_metrics({"valid/loss": math.nan}, 2)
+    (tmp_path / "metrics.csv").write_text("step,old\n1,2.0\n")
+    Csv(tmp_path, {}).close({})
+    assert (tmp_path / "metrics.csv").read_text().splitlines() == [
+        "step,train/loss,valid/loss",
+        "2,22.0,",
+        "2,,",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,10 @@
-"""From settings to objects: what `train.py` puts together before it trains."""
+"""Builds what `train.py` trains with, from the settings."""
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
-import shutil
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 
 import pytorch_lightning as pl
@@ -16,36 +13,23 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from hydra.utils import to_absolute_path
 from omegaconf import DictConfig, OmegaConf
-from pytorch_lightning.strategies import DDPStrategy, FSDPStrategy, Strategy
 
 from txl.data import POLICIES, Corpus, Streams, border_places
 from txl.launch import environment
 from txl.launch.lifeline import hold_lifeline
-from txl.model import LearnedPosition, TransformerXL
-from txl.model.cost import flops_per_token, parameter_counts, training_flops_per_token
-from txl.model.transformer import Layer
+from txl.model.cost import parameter_counts
 from txl.runs.directory import RunDirectory
+from txl.runs.trainer import trainer as trainer
 from txl.settings.components import component
 from txl.settings.errors import ConfigError
 from txl.settings.schema import Config, EvaluationSettings, ReadingSettings, check, check_lengths
-from txl.settings.schema import TrainerSettings as TrainerSettings
-from txl.training.callbacks.checkpoints import Checkpoints, WholeFiles
-from txl.training.callbacks.divergence import DivergenceGuard
-from txl.training.callbacks.profiler import DataWait, Trace
-from txl.training.callbacks.progress import Monitor
-from txl.training.hardware import (
-    check_device,
-    device_name,
-    resolve_attention,
-    resolve_precision,
-    retain_freed_pages,
-)
-from txl.training.loggers.jsonl import JsonLines
+from txl.training.hardware import check_compiler, check_device
 from txl.training.module import LanguageModel
+from txl.training.network import check_positions, network
 
 log = logging.getLogger(__name__)
 
-# Lightning 2.6 asks torch's pytree in a way that torch 2.13 calls deprecated; no user can change that.
+# Lightning 2.6 uses an interface of torch's pytree that torch 2.13 deprecates; no user can change that.
 warnings.filterwarnings("ignore", message=r".*isinstance\(treespec, LeafSpec\)")
 
 
@@ -55,25 +39,25 @@ def run(settings: DictConfig) -> RunDirectory:
     hydra, rank = HydraConfig.get(), environment.rank()
     hold_lifeline()
     if rank:
-        logging.getLogger().setLevel(logging.WARNING)  # the first process says it for all
+        logging.getLogger().setLevel(logging.WARNING)  # the first process logs for all
     directory, overrides = Path(hydra.runtime.output_dir), list(hydra.overrides.task)
     named = any(word.startswith("hydra.run.dir=") for word in hydra.overrides.hydra)
     if "SLURM_JOB_ID" in os.environ and hydra.mode == RunMode.RUN and not named:
-        log.warning("SLURM may start this job again, which goes on only if you give hydra.run.dir=…")
+        log.warning("SLURM may start this job again, which resumes the run only if you give hydra.run.dir=…")
     return RunDirectory(directory, settings, overrides, Path(hydra.runtime.cwd), rank)
 
 
 def use_absolute_paths(settings: DictConfig) -> None:
-    """Let a relative path of the data begin where the user stood."""
+    """Resolve a relative data.path against the directory that the program was started in."""
     if not OmegaConf.is_missing(settings.data, "path") and settings.data.get("path") is not None:
         settings.data.path = to_absolute_path(os.path.expanduser(str(settings.data.path)))
 
 
 def config(settings: DictConfig) -> Config:
-    """Return the settings as typed objects.
+    """Return the settings as typed objects, checked against this machine.
 
     Raises:
-        ConfigError: a mistake in the settings, or processes that do not fit them.
+        ConfigError: a mistake in the settings, or something they need that is missing.
     """
     checked = check(settings)
     environment.check_processes(checked)
@@ -84,7 +68,7 @@ def config(settings: DictConfig) -> Config:
 
 
 def corpus(config: Config, run: RunDirectory) -> Corpus:
-    """Return the corpus, long enough for the lengths asked for, and seed the random numbers."""
+    """Seed the random numbers, prepare the corpus and check that it is long enough."""
     pl.seed_everything(config.seed, verbose=False)
     prepared = component(config.data, "data")()
     run.record_data(prepared)
@@ -101,44 +85,10 @@ def corpus(config: Config, run: RunDirectory) -> Corpus:
     return prepared
 
 
-def network(config: Config, vocabulary: int) -> TransformerXL:
-    """Return the model that the settings describe, for so many different tokens."""
-    key_length = config.training.segment_length + config.training.memory_length
-    position = functools.partial(component(config.position, "position"), key_length=key_length)
-    model = component(config.model, "model")(vocabulary=vocabulary, position=position)
-    settings = config.trainer
-    model.recompute = settings.recompute
-    precision, _ = resolve_precision(settings.precision, settings.accelerator)
-    model.attention = resolve_attention(
-        settings.attention,
-        settings.accelerator,
-        settings.compile,
-        precision,
-        config.training.segment_length,
-    )
-    return model
-
-
 def module(config: Config, corpus: Corpus, run: RunDirectory) -> LanguageModel:
     """Return the model for this corpus, ready to train."""
     model = network(config, len(corpus.vocabulary))
-    longest = {
-        f"{name}.segment_length": getattr(config, name).longest_segment for name in ("training", "evaluation")
-    }
-    if config.evaluation.attention_lengths and not config.evaluation.memory_length:
-        longest["evaluation.attention_lengths"] = max(config.evaluation.attention_lengths)
-    for name, length in longest.items():
-        if isinstance(model.position, LearnedPosition) and length > model.position.key_length:
-            raise ConfigError(
-                f"{name}: segments of {length} tokens are longer than the "
-                f"{model.position.key_length} positions that position=learned has from training; use a "
-                "shorter segment, or another position encoding"
-            )
-    if config.evaluation.clamp_length is not None and not hasattr(model.position, "clamp_length"):
-        raise ConfigError(
-            f"evaluation.clamp_length={config.evaluation.clamp_length}: the position encoding has no clamp; "
-            "use null, or position=relative, shaw or sinusoidal"
-        )
+    check_positions(config, model)
     parameters, in_layers = parameter_counts(model)
     run.record(model={"parameters": parameters, "parameters_non_embedding": in_layers})
     extra = {
@@ -147,7 +97,7 @@ def module(config: Config, corpus: Corpus, run: RunDirectory) -> LanguageModel:
         "vocabulary": {"unit": corpus.unit, "lines": corpus.vocabulary.lines()},
     }
     optimizer, schedule = component(config.optimizer, "optimizer"), component(config.schedule, "schedule")
-    try:  # settings that it refuses: say so now
+    try:  # report settings that it refuses before training begins
         optimizer(parameters=[torch.nn.Parameter(torch.zeros(1))])
     except ValueError as error:
         raise ConfigError(f"optimizer: {error}") from error
@@ -163,7 +113,7 @@ def module(config: Config, corpus: Corpus, run: RunDirectory) -> LanguageModel:
 
 
 def streams(config: Config, corpus: Corpus) -> dict[str, Streams]:
-    """Return the streams of each split, and say which they are."""
+    """Return the streams of each split, and log what they are."""
     settings = {"train": config.training, "valid": config.evaluation, "test": config.evaluation}
     made = {split: _streams(split, reading, config, corpus) for split, reading in settings.items()}
     log.info("reading: %s", made["train"].describe())
@@ -173,7 +123,7 @@ def streams(config: Config, corpus: Corpus) -> dict[str, Streams]:
 
 
 def attention_streams(config: Config, corpus: Corpus, reading: EvaluationSettings) -> Streams:
-    """Return the streams that read the validation text at one of the attention lengths."""
+    """Return streams of the validation text for one of `evaluation.attention_lengths`."""
     targets = config.evaluation.attention_tokens
     return _streams("valid", reading, config, corpus, None if targets is None else targets + 1)
 
@@ -181,7 +131,7 @@ def attention_streams(config: Config, corpus: Corpus, reading: EvaluationSetting
 def _streams(
     split: str, reading: ReadingSettings, config: Config, corpus: Corpus, tokens: int | None = None
 ) -> Streams:
-    """Return the streams of one split, or of so many of its first tokens."""
+    """Return the streams of one split, or of its first `tokens` tokens."""
     section, options = reading.section, reading.stream_options
     if reading.has_border:
         try:
@@ -198,9 +148,9 @@ def _streams(
             )
     if split != "test" and reading.streams == "sentences" and reading.memory_length:
         log.warning(
-            "%s.streams=sentences with %s.memory_length=%d: the memory goes on from one sentence to the "
-            "next, which means little if they were shuffled; use memory_length=0, or streams=documents to "
-            "forget",
+            "%s.streams=sentences with %s.memory_length=%d: the memory carries over from one sentence to the "
+            "next, which is meaningless if they were shuffled; use memory_length=0, or streams=documents to "
+            "reset it",
             section,
             section,
             reading.memory_length,
@@ -215,121 +165,3 @@ def _streams(
         world_size=environment.world_size(config.trainer),
         **options,
     )
-
-
-def trainer(
-    config: Config, module: LanguageModel, corpus: Corpus, streams: dict[str, Streams], run: RunDirectory
-) -> pl.Trainer:
-    """Return Lightning's trainer with our callbacks. It never touches the order of the data."""
-    retain_freed_pages()
-    settings = config.trainer
-    precision, reason = resolve_precision(settings.precision, settings.accelerator)
-    world = environment.world_size(settings)
-    flops = per_target(training_flops_per_token, module.model, config.training, world)
-    validation_flops = per_target(flops_per_token, module.model, config.evaluation, world)
-    run.loggers = [
-        JsonLines(run.directory / "metrics.jsonl"),
-        *(
-            component(logger, f"logger.{name}")(directory=run.directory, config=run.results["config"])
-            for name, logger in config.logger.items()
-            if not run.rank  # the first process logs for all
-        ),
-    ]
-    wait = DataWait()
-    guard = DivergenceGuard(settings.max_loss_rise, run.checkpoints)
-    monitor = Monitor(
-        corpus.unit,
-        settings.log_every,
-        flops,
-        validation_flops,
-        settings.peak_flops,
-        guard,
-        wait,
-        run.record_training,
-    )
-    trace = [Trace(run.directory / "trace.json", settings.profile_steps)] if settings.profile_steps else []
-    files = WholeFiles()
-    checkpoints = Checkpoints(
-        run.checkpoints,
-        settings.checkpoint_every,
-        settings.validate_every,
-        settings.keep_every,
-        streams["train"],
-        config.seed,
-        files,
-    )
-    run.interruption.save = checkpoints.save
-    built = pl.Trainer(
-        accelerator=settings.accelerator,
-        strategy=strategy(settings),
-        devices=environment.devices(settings),
-        num_nodes=settings.num_nodes,
-        plugins=[files, environment.environment()],
-        precision=precision,
-        max_steps=settings.max_steps,
-        max_epochs=-1,
-        gradient_clip_val=settings.gradient_clip,
-        val_check_interval=settings.validate_every,
-        check_val_every_n_epoch=None,
-        num_sanity_val_steps=0,
-        log_every_n_steps=0,  # the monitor logs
-        limit_train_batches=settings.train_batches,
-        limit_val_batches=settings.evaluation_batches,
-        limit_test_batches=settings.evaluation_batches,
-        profiler=wait,
-        use_distributed_sampler=False,
-        logger=run.loggers,
-        callbacks=[
-            monitor,
-            *trace,
-            checkpoints,
-            run.interruption,
-        ],
-        default_root_dir=run.directory,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        enable_checkpointing=False,  # the callback above does it
-    )
-    # Lightning would put its own signal handlers before ours, and theirs talk to the other processes at any
-    # moment, in the middle of what these are saying to each other.
-    built._signal_connector.register_signal_handlers = lambda: None
-    if settings.compile:
-        module.model.compile(dynamic=False)
-    log.info("device: %s, precision %s (%s)", device_name(built.strategy.root_device), precision, reason)
-    return built
-
-
-def per_target(
-    flops: Callable[..., float], model: TransformerXL, reading: ReadingSettings, devices: int
-) -> float:
-    """Return the operations for each token that is scored: with half loss every token is read twice.
-
-    Args:
-        flops: counts them for each token that is read.
-        model: the model.
-        reading: how the text is read.
-        devices: that share the rows.
-    """
-    rows = max(1, reading.batch_size // devices)
-    read = flops(model, reading.segment_length, reading.memory_length, rows)
-    return read * (reading.segment_length / reading.step)
-
-
-def strategy(settings: TrainerSettings) -> str | Strategy:
-    """Return how Lightning divides the work."""
-    if environment.world_size(settings) == 1:
-        return "auto"
-    if settings.strategy == "ddp":
-        # Every parameter has a gradient in every step (see `TiedEmbedding`), so none need be searched for.
-        return DDPStrategy(gradient_as_bucket_view=True)
-    return FSDPStrategy(auto_wrap_policy={Layer}, state_dict_type="full")
-
-
-def check_compiler() -> None:
-    """Raise ConfigError unless there is a C++ compiler, which torch.compile calls."""
-    names = [os.environ.get("CXX"), "g++", "clang++"]
-    if not any(name and shutil.which(name) for name in names):
-        raise ConfigError(
-            "trainer.compile=true needs a C++ compiler, and there is none: install g++, name one in the "
-            "variable CXX, or use trainer.compile=false"
-        )

@@ -17,10 +17,10 @@ from txl.model.cost import (
     softmax_bytes,
     training_flops_per_token,
 )
-from txl.runs import assemble
 from txl.settings.components import component
 from txl.settings.errors import ConfigError
 from txl.settings.schema import check
+from txl.training.network import flops_per_target, network
 
 FLOAT32 = 4  # bytes
 
@@ -52,7 +52,7 @@ def describe(
         )
     vocabulary = config.data.get("vocabulary") or len(component(config.data, "data")().vocabulary)
     with torch.device("meta"):
-        model = assemble.network(config, vocabulary)
+        model = network(config, vocabulary)
     rows = training.batch_size // devices
     parameters, in_layers = parameter_counts(model)
     lengths = (training.segment_length, training.memory_length)
@@ -66,7 +66,7 @@ def describe(
         "recurrence": memory_bytes(model, rows, training.memory_length),
     }
     step_tokens = training.batch_size * training.step
-    train_flops = assemble.per_target(training_flops_per_token, model, training, devices)
+    train_flops = flops_per_target(training_flops_per_token, model, training, devices)
     tokens = step_tokens * config.trainer.max_steps
     described = {
         "vocabulary": vocabulary,
@@ -76,7 +76,7 @@ def describe(
         "rows_per_device": rows,
         "memory_bytes_per_device": {**memory, "sum": sum(memory.values())},
         "training_flops_per_token": train_flops,
-        "evaluation_flops_per_token": assemble.per_target(flops_per_token, model, evaluation, devices),
+        "evaluation_flops_per_token": flops_per_target(flops_per_token, model, evaluation, devices),
         "training_tokens": tokens,
         "training_flops": train_flops * tokens,
         "seconds": None,

@@ -1,4 +1,4 @@
-"""After training: the best weights, the scores of both splits, a sample, the figure and the table."""
+"""After training: scores of both splits with the best weights, a sample, the figure and the table."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def finish(
     trainer: pl.Trainer,
     run: RunDirectory,
 ) -> None:
-    """Score validation and test text with the best weights, and show what came out."""
+    """Score validation and test text with the best weights, and print the results."""
     settings = config.evaluation
     use_best_weights(module, streams["valid"], trainer, run)
     run.record_scores("valid", module.scores, corpus.unit, settings)
@@ -48,7 +48,7 @@ def finish(
     if corpus.unit in ("byte", "char"):
         text = corpus.vocabulary.decode(corpus.tokens["test"])
         run.record(compressors=compressed_bits(text, len(corpus.tokens["test"])))
-    if not isinstance(trainer.strategy, FSDPStrategy):  # else no process has the whole model
+    if not isinstance(trainer.strategy, FSDPStrategy):  # which leaves no process with the whole model
         prompt, written = write_sample(config, module, corpus)
         (run.directory / "sample.txt").write_text(
             f"{prompt}\n\n=== the model goes on ===\n\n{written}\n", "utf-8"
@@ -66,18 +66,18 @@ def finish(
 
 
 def use_best_weights(module: LanguageModel, valid: Streams, trainer: pl.Trainer, run: RunDirectory) -> None:
-    """Score the last weights; keep them as the best, or go back to better ones of an earlier validation."""
-    kept = next(callback for callback in trainer.callbacks if isinstance(callback, Checkpoints))
+    """Validate the last weights, and load those of `best.ckpt` if they score better."""
+    checkpoints = next(callback for callback in trainer.callbacks if isinstance(callback, Checkpoints))
     if module.validated_at != trainer.global_step or not module.scores.count:
         trainer.validate(module, valid, verbose=False)
     path = run.checkpoints / BEST
-    if module.scores.loss <= kept.best or not path.exists():
-        kept.best = module.scores.loss
-        kept.save(trainer, best=True)
+    if module.scores.loss <= checkpoints.best or not path.exists():
+        checkpoints.best = module.scores.loss
+        checkpoints.save(trainer, best=True)
         return
     checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     log.info("the weights of step %d were better on valid and are used", checkpoint["global_step"])
-    if isinstance(trainer.strategy, FSDPStrategy):  # which alone knows where each part of them belongs
+    if isinstance(trainer.strategy, FSDPStrategy):  # it alone can distribute the weights
         trainer.validate(module, valid, ckpt_path=path, verbose=False)
         return
     module.load_state_dict(checkpoint["state_dict"])
@@ -87,23 +87,23 @@ def use_best_weights(module: LanguageModel, valid: Streams, trainer: pl.Trainer,
 def score_attention_lengths(
     config: Config, module: LanguageModel, corpus: Corpus, trainer: pl.Trainer, run: RunDirectory
 ) -> None:
-    """Score the validation text at each of the attention lengths that were asked for (Table 6)."""
+    """Score the validation text at each of `evaluation.attention_lengths` (Table 6 of the paper)."""
     scores: list[dict[str, Any]] = []
     for length in config.evaluation.attention_lengths:
         reading = config.evaluation.at(length)
         streams = attention_streams(config, corpus, reading)
-        began = time.monotonic()
-        # Eagerly: each length has shapes of its own, and each would be compiled.
+        start = time.monotonic()
+        # Eagerly: the model would be compiled anew for the shapes of each length.
         with module.reading(reading), torch.compiler.set_stance("force_eager"):
             trainer.test(module, streams, verbose=False)
-        score = score_entry(module.scores, corpus.unit, reading) | {"seconds": time.monotonic() - began}
+        score = score_entry(module.scores, corpus.unit, reading) | {"seconds": time.monotonic() - start}
         scores.append(score)
         run.record(attention=scores)
         log.info("attention length %d: %.4f nats a token on valid", length, score["loss"])
 
 
 def write_sample(config: Config, module: LanguageModel, corpus: Corpus) -> tuple[str, str]:
-    """Return a prompt from the test text and what the model writes after it."""
+    """Return a prompt from the test text and the continuation that the model generates."""
     settings = config.sample
     model = module.model.eval()
     device = model.embedding.bias.device
@@ -117,8 +117,8 @@ def write_sample(config: Config, module: LanguageModel, corpus: Corpus) -> tuple
         settings.top_k,
         torch.Generator(device).manual_seed(config.seed),
     )
-    # Eagerly, where it reads the model itself: its shapes are many and small, and each would be compiled.
+    # Eagerly: the model would be compiled for each of many small shapes.
     with module.clamped(), torch.compiler.set_stance("force_eager"):
-        ids = [token.item() for token in itertools.islice(written, settings.tokens)]
+        ids = [int(token) for token in itertools.islice(written, settings.tokens)]
     decode = corpus.vocabulary.decode
     return decode(prompt.tolist()).decode(errors="replace"), decode(ids).decode(errors="replace")

@@ -6,9 +6,9 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from txl.model import TransformerXL
-from txl.runs import assemble
 from txl.settings.errors import ConfigError
 from txl.settings.schema import Config, check
+from txl.training.network import check_clamp, network
 
 
 def untrained(settings: DictConfig) -> tuple[TransformerXL, Config]:
@@ -32,13 +32,9 @@ def untrained(settings: DictConfig) -> tuple[TransformerXL, Config]:
         settings.data.path = "not read"
     config = check(settings)
     torch.manual_seed(config.seed)
-    model = assemble.network(config, vocabulary).eval()
+    model = network(config, vocabulary).eval()
+    check_clamp(config, model)
     clamp = config.evaluation.clamp_length
     if clamp is not None:
-        if not hasattr(model.position, "clamp_length"):
-            raise ConfigError(
-                f"evaluation.clamp_length={clamp}: the position encoding has no clamp; use null, or "
-                "position=relative, shaw or sinusoidal"
-            )
         model.position.clamp_length = clamp
     return model, config

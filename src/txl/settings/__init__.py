@@ -1,1 +1,1 @@
-"""What may be asked for: typed settings, how they are composed, errors that name the nearest option."""
+"""Typed settings, their composition, and errors that suggest similar names."""

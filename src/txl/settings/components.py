@@ -1,6 +1,6 @@
-"""Groups of `conf/` with a `_target_` (model, position, data, optimizer, …), and what they become.
+"""Groups of `conf/` with a `_target_` (model, position, data, optimizer, …), and the components they name.
 
-Each is checked against the signature of what it names, so that a component of one's own is checked like ours.
+The settings are checked against the signature of the target, so that a user's component is checked like ours.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from txl.settings.errors import ConfigError, nearest, readable
 
-# What the program itself gives to the target of each group, so that the settings need not.
+# The arguments of each group's target that the program supplies.
 SUPPLIED = {
     "model": ("vocabulary", "position"),
     "position": ("n_layer", "n_head", "d_model", "d_head", "dropout", "key_length"),
@@ -27,20 +27,20 @@ SUPPLIED = {
     "logger": ("directory", "config"),
 }
 
-# Packages that not everybody needs, and the extra of this package that brings each.
+# Optional packages, and the extra of this package that installs each.
 EXTRAS = {"wandb": "wandb", "tensorboard": "tensorboard", "pytorch_optimizer": "lamb"}
 
 
-def component(group: Any, name: str) -> Callable:
-    """Return what a group with a `_target_` names, its settings already filled in.
+def component(group: Any, name: str) -> Callable[..., Any]:
+    """Return the target of a group, with the group's settings as arguments.
 
     Args:
-        group: `_target_` (an import path) and its settings.
-        name: of the group: a key of `SUPPLIED`, which says what the caller will give; or of a part of it.
+        group: `_target_` (an import path) and settings.
+        name: of the group, a key of `SUPPLIED`, or of a member of it ("logger.csv").
 
     Raises:
-        ConfigError: no target, a target that cannot be imported, a package that is not installed, an unknown
-            or missing key, a wrong type.
+        ConfigError: no target, one that cannot be imported, a package that is not installed, an unknown or
+            missing key, a wrong type.
     """
     if not isinstance(group, dict) or not isinstance(group.get("_target_"), str):
         raise ConfigError(f"{name}: a group needs a _target_, the import path of what it sets up")
@@ -55,14 +55,14 @@ def component(group: Any, name: str) -> Callable:
         raise ConfigError(f"{name}._target_={group['_target_']} cannot be imported: {error}") from error
     parameters = inspect.signature(target).parameters
     open_ended = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
+    accepts_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
     allowed = [
         key
         for key, parameter in parameters.items()
         if key not in SUPPLIED[name.split(".")[0]] and parameter.kind not in open_ended
     ]
     for key in settings:
-        if key not in allowed and not takes_any:
+        if key not in allowed and not accepts_any:
             raise ConfigError(f"{name}.{key} is not a setting of {attribute}{nearest(key, allowed, name)}")
     for key in allowed:
         if parameters[key].default is inspect.Parameter.empty and key not in settings:
@@ -70,14 +70,14 @@ def component(group: Any, name: str) -> Callable:
     hints = get_type_hints(target.__init__ if inspect.isclass(target) else target)
     schema = make_dataclass(attribute, [(key, hints.get(key, Any)) for key in settings])
     try:
-        typed = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), settings))
+        typed: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), settings))
     except OmegaConfBaseException as error:
         raise readable(error, name) from error
     return functools.partial(target, **{field.name: getattr(typed, field.name) for field in fields(typed)})
 
 
 def check_given(settings: DictConfig) -> None:
-    """Raise ConfigError if settings that have no default were not given."""
+    """Raise ConfigError if a setting without a default is missing."""
     missing = sorted(OmegaConf.missing_keys(settings))
     if missing:
         raise ConfigError(f"{missing[0]} is missing; give {missing[0]}=…")

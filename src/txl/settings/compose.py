@@ -1,26 +1,24 @@
-"""Settings outside of `train.py`: compose `conf/` from overrides, as its command line does."""
+"""Composes `conf/` with overrides, as the command line of `train.py` does."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
-CONF = Path(__file__).parents[3] / "conf"  # of the checkout that the package is installed from
+from txl.records.files import flatten
+
+CONF = Path(__file__).parents[3] / "conf"  # in the checkout that the package is installed from
 
 
 def composed(overrides: list[str], config_path: Path = CONF, config_name: str = "train") -> DictConfig:
-    """Return the settings that `overrides` make.
-
-    Args:
-        overrides: as on the command line of `train.py`.
-        config_path: the folder with the settings.
-        config_name: of the file to begin with.
+    """Compose the settings with overrides, written as on the command line of `train.py`.
 
     Raises:
-        FileNotFoundError: txl is not installed from a checkout, whose folder `conf` holds the settings.
+        FileNotFoundError: txl is not installed from a checkout, which has the folder `conf`.
         HydraException: overrides that do not compose.
     """
     if not config_path.is_dir():
@@ -33,18 +31,10 @@ def composed(overrides: list[str], config_path: Path = CONF, config_name: str = 
 
 
 def all_keys(config_path: Path, config_name: str) -> list[str]:
-    """Return every setting there is by default, and the groups."""
-    tree = OmegaConf.to_container(composed([], config_path, config_name))
-    return [*_flat(tree), *groups(config_path)]
+    """Return the dotted names of all default settings, and the groups."""
+    tree: Any = OmegaConf.to_container(composed([], config_path, config_name))
+    return [*flatten(tree), *groups(config_path)]
 
 
 def groups(config_path: Path) -> list[str]:
-    """Return the names of the groups."""
     return sorted(path.name for path in config_path.iterdir() if path.is_dir() and path.name != "hydra")
-
-
-def _flat(tree: dict, prefix: str = "") -> list[str]:
-    flat = []
-    for key, value in tree.items():
-        flat += _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [f"{prefix}{key}"]
-    return flat

@@ -1,4 +1,4 @@
-"""Errors of settings as one line: what was wrong, what was expected, which names come nearest."""
+"""Errors in settings, one line each: the mistake, what was expected, the most similar names."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 
 from txl.settings.compose import all_keys, groups
 
-MISTAKES = (OmegaConfBaseException, ValueError, OSError)  # of the input: one line is enough
+MISTAKES = (OmegaConfBaseException, ValueError, OSError)  # in the input: reported in one line
 
 
 class ConfigError(ValueError):
-    """A setting that cannot be right: what was said, what was expected, how to mend it."""
+    """A mistake in the settings: the value, what was expected, how to fix it."""
 
 
 def nearest(key: str, allowed: Iterable[str], prefix: str = "") -> str:
-    """Return "; did you mean …?" with the most similar names, or all the names there are."""
+    """Return "; did you mean …?" with the most similar names, or a list of all names."""
     names = list(allowed)
     if not names:
         return "; it has none"
@@ -32,7 +32,7 @@ def nearest(key: str, allowed: Iterable[str], prefix: str = "") -> str:
 
 
 def readable(error: Exception, prefix: str = "") -> ConfigError:
-    """Return OmegaConf's error as one line: the key, what is wrong with it, what was perhaps meant."""
+    """Convert OmegaConf's error to one line: the key, the mistake, similar names."""
     key = getattr(error, "full_key", None) or ""
     reason = str(error).splitlines()[0]
     if isinstance(error, (ConfigKeyError, ConfigAttributeError)):
@@ -45,7 +45,7 @@ def readable(error: Exception, prefix: str = "") -> ConfigError:
 
 
 def one_line(error: Exception, config_path: Path, config_name: str) -> str:
-    """Return what is wrong with the command line and what was probably meant."""
+    """Return the mistake on the command line in one line, with similar names."""
     text = str(error) or str(error.__cause__)
     override = re.search(r"Could not override '([^']+)'", text)
     if override:

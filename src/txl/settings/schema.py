@@ -1,8 +1,7 @@
 """The settings of a run: their types and their checks.
 
-The values live in `conf/`, one place for each. Here stands what may be said: sections with fixed keys are
-dataclasses, and the groups whose keys depend on what they name are checked by `components`. Whatever is wrong
-is one `ConfigError` of one line, before any work begins.
+The values are in `conf/`. Sections with fixed keys are dataclasses; groups whose keys depend on their
+`_target_` are checked by `components`. A mistake raises `ConfigError`, one line, before any work begins.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ class ReadingSettings:
     """How a text is read.
 
     Attributes:
-        batch_size: B, rows of the global batch: the streams that are read side by side.
+        batch_size: B, rows of the global batch: streams that are read in parallel.
         segment_length: L, tokens of a segment; in training, how far the gradient reaches.
-        memory_length: M, states remembered of each layer; 0 for no recurrence.
-        attention_length: how many keys a query may see, itself included; null for all there are. The authors'
+        memory_length: M, states cached for each layer; 0 for no recurrence.
+        attention_length: how many keys a query may attend to, its own included; null for all. The authors'
             `same_length` is `attention_length` = `memory_length`.
         loss: "full": every target of a segment is scored. "half": segments overlap by half and the second
-            half of each is scored, so that every target has L/2 tokens of its segment before it.
+            half of each is scored, so that at least L/2 tokens of the segment precede each target.
         streams: the order of reading, a key of `txl.data.POLICIES`.
-        border: the text that ends a document or a sentence; a backslash and an n are a newline, which a
-            command line cannot say otherwise.
+        border: the text that ends a document or a sentence; a backslash and an n stand for a newline, for
+            the command line.
     """
 
     section: ClassVar[str]
@@ -63,33 +62,31 @@ class ReadingSettings:
 
     @property
     def has_border(self) -> bool:
-        """Whether the streams are told where texts end."""
         return self.streams in ("documents", "sentences")
 
     @property
     def stream_options(self) -> dict[str, Any]:
-        """What the streams are told besides sizes, loss, seed and border."""
+        """Arguments of the streams besides sizes, loss, seed and border."""
         return {}
 
     @property
     def longest_segment(self) -> int:
-        """The greatest number of tokens that a segment has."""
         return self.segment_length
 
     @property
     def remembered(self) -> int | None:
-        """How much of a segment the memory takes: what lies before the next one; None for all."""
+        """The tokens of a segment that the memory caches, those before the next segment; None for all."""
         return self.step if self.step < self.segment_length else None
 
     @property
     def longest_attention(self) -> int:
-        """The largest number of keys a query may see."""
+        """The largest number of keys that a query can attend to."""
         reach = self.memory_length + self.segment_length
         return min(reach, self.attention_length or reach)
 
     @property
     def step(self) -> int:
-        """How far apart segments begin."""
+        """The distance between the beginnings of two segments."""
         return self.segment_length // 2 if self.loss == "half" else self.segment_length
 
 
@@ -98,10 +95,10 @@ class TrainingSettings(ReadingSettings):
     """How the training text is read.
 
     Attributes:
-        random_start: begin each epoch at another random token, the text as a ring.
+        random_start: begin each epoch at a random token and wrap around.
         variable_length: segments vary in length around `segment_length`, as the authors' `varlen`.
-        batch_chunks: parts in which the rows of a process are read in turn, for less memory: the same
-            gradient to rounding.
+        batch_chunks: parts into which the rows of a process are divided, to be run one after the other in
+            less memory; the gradient is the same up to rounding.
     """
 
     section = "training"
@@ -125,13 +122,11 @@ class TrainingSettings(ReadingSettings):
 
     @property
     def stream_options(self) -> dict[str, Any]:
-        """What the streams are told besides sizes, loss, seed and border."""
         options = {"random_start": self.random_start, "variable_length": self.variable_length}
         return {key: value for key, value in options.items() if value}
 
     @property
     def longest_segment(self) -> int:
-        """The greatest number of tokens that a segment has."""
         return data.longest_segment(self.segment_length) if self.variable_length else self.segment_length
 
 
@@ -140,11 +135,10 @@ class EvaluationSettings(ReadingSettings):
     """How validation and test text is read.
 
     Attributes:
-        clamp_length: distances beyond this count as this while evaluating; null for as in training.
-        stride: how many targets of each segment are scored, its last ones; null for all, or half of them with
+        clamp_length: distances are clamped to this in evaluation; null for as in training.
+        stride: how many targets of each segment are scored, the last ones; null for all, or half of them with
             loss=half.
-        attention_lengths: the attention lengths at which the validation text is scored after training, see
-            `at`.
+        attention_lengths: the validation text is scored at these after training, see `at`.
         attention_stride: how many targets are scored at a time there.
         attention_tokens: how much of the validation text is scored there, from its beginning; null for all.
     """
@@ -174,15 +168,13 @@ class EvaluationSettings(ReadingSettings):
 
     @property
     def step(self) -> int:
-        """How far apart segments begin."""
         return self.stride or super().step
 
     def at(self, attention_length: int) -> EvaluationSettings:
-        """Return how to read so that each target is predicted from so many tokens, less at most a stride.
+        """Return settings under which A - stride + 1 to A tokens precede each target, A the attention length.
 
-        With recurrence, segments of a stride whose memory holds the rest. Without, windows of the whole
-        length that are read anew for each stride, as the authors evaluate models without memory (`ext_len`).
-        Either way a target has A - stride + 1 to A tokens before it.
+        With recurrence, segments have the length of a stride and the memory holds the rest. Without, a window
+        of A tokens is read anew for each stride, as the authors evaluate models without memory (`ext_len`).
         """
         stride = self.attention_stride
         recurrent = self.memory_length > 0
@@ -198,30 +190,30 @@ class EvaluationSettings(ReadingSettings):
 
 @dataclass
 class TrainerSettings:
-    """What runs the training.
+    """Hardware, length and schedule of the training.
 
     Attributes:
-        accelerator: "auto" takes a GPU where there is one; or "cpu", "gpu".
-        strategy: "single": one process; "ddp": one for each device, each with the whole model and its share
-            of the rows; "fsdp": the same, each with a part of the parameters.
-        devices: of each machine; null for as many as torchrun or SLURM started, else all GPUs.
+        accelerator: "auto" for a GPU if there is one; or "cpu", "gpu".
+        strategy: "single": one process; "ddp": one for each device, with the whole model and a share of the
+            rows; "fsdp": the same with a shard of the parameters.
+        devices: per machine; null for as many as torchrun or SLURM started, else all GPUs.
         num_nodes: machines.
         precision: "auto", or one of Lightning's names.
-        recompute: compute the inside of each layer again when going back instead of keeping it.
-        attention: how attention is computed: a key of `txl.model.transformer.WAYS`, or "auto".
+        recompute: recompute activations within each layer in the backward pass instead of storing them.
+        attention: the attention backend, a key of `txl.model.transformer.ATTENTION_BACKENDS`, or "auto".
         compile: compile the model with torch.compile.
         max_steps: optimizer steps.
         gradient_clip: largest norm of the gradient over all parameters; null for no clipping.
         validate_every: steps between validations on the whole validation split.
         log_every: steps between logged lines.
-        max_loss_rise: nats the running mean of the loss may rise above its lowest before the training
-            is stopped; null for any.
+        max_loss_rise: nats that the running mean of the loss may rise above its minimum before the training
+            is stopped; null for no limit.
         peak_flops: operations a second of one device, for the utilization; null to measure it at the start.
-        train_batches: batches of the training text that are read, again and again; null for all.
+        train_batches: batches of the training text that are read in each epoch; null for all.
         evaluation_batches: batches of the validation and the test text that are scored; null for all.
-        profile_steps: how many steps to record in `trace.json`, after the first few; 0 for none.
+        profile_steps: steps to record in `trace.json`, after the first few; 0 for none.
         checkpoint_every: steps between checkpoints; each validation is followed by one too.
-        keep_every: steps between checkpoints that are kept for good; null for none.
+        keep_every: steps between checkpoints that are never deleted; null for none.
     """
 
     accelerator: str
@@ -262,13 +254,13 @@ class TrainerSettings:
 
 @dataclass
 class SampleSettings:
-    """The text that the trained model writes at the end.
+    """The text that the trained model generates at the end.
 
     Attributes:
-        prompt_tokens: how much of the test text it reads first.
-        tokens: how much it writes.
-        temperature: logits are divided by it; 0 for the likeliest token always.
-        top_k: only the k likeliest tokens are drawn (the paper's Appendix E uses 40); null for all.
+        prompt_tokens: the length of the prompt, the beginning of the test text.
+        tokens: how many to generate.
+        temperature: divides the logits; 0 for greedy decoding.
+        top_k: sample from the k likeliest tokens (the paper's Appendix E uses 40); null for all.
     """
 
     prompt_tokens: int
@@ -311,7 +303,7 @@ def check(settings: DictConfig) -> Config:
     """
     check_given(settings)
     try:
-        config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), settings))
+        config: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), settings))
     except OmegaConfBaseException as error:
         raise readable(error) from error
     for group in SUPPLIED.keys() - {"logger"}:
@@ -336,20 +328,15 @@ def check(settings: DictConfig) -> Config:
 
 
 def check_lengths(config: Config, tokens: dict[str, int]) -> None:
-    """Raise ConfigError unless the corpus is long enough for the lengths that are asked for.
-
-    Args:
-        config: the settings.
-        tokens: how many tokens each split has.
-    """
+    """Raise ConfigError unless the corpus, with so many tokens a split, is long enough for the lengths."""
     training = config.training
     rows = 1 if training.streams == "shuffled" else training.batch_size
-    a_row = (tokens["train"] - 1) // rows
+    per_row = (tokens["train"] - 1) // rows
     for name, length in {"segment": training.segment_length, "memory": training.memory_length}.items():
-        if length > a_row:
+        if length > per_row:
             raise ConfigError(
                 f"training.{name}_length={length} is longer than the data: {tokens['train']:,} training "
-                f"tokens in {rows} rows are {a_row:,} a row; use a smaller length or training.batch_size, "
+                f"tokens in {rows} rows are {per_row:,} a row; use a smaller length or training.batch_size, "
                 "or more text"
             )
     for split in ("valid", "test"):
@@ -377,12 +364,13 @@ def _not_negative(section: str, settings: Any, *keys: str) -> None:
     _at_least(section, settings, keys, lambda value: value >= 0, "0 or more")
 
 
-def _at_least(section: str, settings: Any, keys: Iterable[str], holds: Callable, expected: str) -> None:
+def _at_least(
+    section: str, settings: Any, keys: Iterable[str], is_valid: Callable[[Any], bool], expected: str
+) -> None:
     for key in keys:
         value = getattr(settings, key)
-        if value is not None and not holds(value):
-            name = f"{section}.{key}" if section else key
-            raise ConfigError(f"{name}={value} must be {expected}")
+        if value is not None and not is_valid(value):
+            raise ConfigError(f"{section}.{key}={value} must be {expected}")
 
 
 def _one_of(name: str, value: str, allowed: Iterable[str]) -> None:

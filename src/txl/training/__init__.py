@@ -1,1 +1,1 @@
-"""Training with Lightning: the module, its settings, what one sees while it runs, and the run directory."""
+"""Training with Lightning: the module, optimizers, schedules, callbacks and loggers."""

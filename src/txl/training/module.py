@@ -1,10 +1,9 @@
-"""The LightningModule: one segment a step, the memory carried from each to the next."""
+"""The LightningModule: one segment a step, the memory carried over to the next."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import pytorch_lightning as pl
@@ -21,19 +20,20 @@ from txl.settings.schema import EvaluationSettings, ReadingSettings, TrainingSet
 class LanguageModel(pl.LightningModule):
     """Trains and evaluates a model on streams.
 
-    The memory is an attribute and not a buffer. It is forgotten where a batch says so (`fresh`), and no hook
-    of the trainer touches it. Optimization is Lightning's automatic one: one backward pass a segment, and the
-    memory carries no gradient into the next.
+    The memory is an attribute, not a buffer. Only a batch resets it, row by row (`fresh`). Optimization is
+    Lightning's automatic one: one backward pass a segment; no gradient flows into the memory.
 
     Args:
-        model: the model.
+        model: to train.
         training, evaluation: lengths and batch sizes.
-        optimizer: makes the optimizer of `parameters=…`.
+        optimizer: called with `parameters=`.
         schedule: the factor of the learning rate, called with `step=` and `total=`.
-        extra: what checkpoints hold besides, plain types only: the settings and the vocabulary.
+        extra: stored in checkpoints, plain types only: the settings and the vocabulary.
 
     Attributes:
         score_sum_and_count_2: of the last step, in this process: the sum of the scores, and their number.
+        clipped_steps: since the last logged line.
+        validated_at: the step of the last complete validation, -1 for none.
     """
 
     def __init__(
@@ -54,18 +54,19 @@ class LanguageModel(pl.LightningModule):
         self.evaluation_memory: Memory | None = None
         self.scores = ScoreSum()
         self.score_sum_and_count_2: Tensor | None = None
-        self.gradient_norm = self.learning_rate = 0.0
-        self.clipped_steps: int | Tensor = 0  # since whoever logs it set it back
-        self.validated_at = -1  # the step of the last whole validation
+        self.gradient_norm: float | Tensor = 0.0
+        self.learning_rate = 0.0
+        self.clipped_steps: int | Tensor = 0
+        self.validated_at = -1
 
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:
-        """Return the mean score of the segment, in nats, as far as it depends on this process.
+        """Return this process's part of the mean score of the segment, in nats.
 
         Processes can have different numbers of targets. Their gradients are averaged, so each divides its sum
-        by the number of all of them and multiplies it by the number of processes.
+        by the total number of targets and multiplies it by the number of processes.
         """
         count = batch.scored.sum()
-        share = _targets_of_all(count)
+        share = _mean_targets(count)
         if self.training_settings.batch_chunks == 1:
             scores_BL, self.memory = self._read(batch, self.memory, self.training_settings)
             total = (scores_BL * batch.scored).sum()
@@ -74,41 +75,40 @@ class LanguageModel(pl.LightningModule):
         return self._read_in_chunks(batch, count, share)
 
     def _read_in_chunks(self, batch: Batch, count: Tensor, share: Tensor) -> Tensor:
-        """Read the rows in chunks, each with its memory, and go back from each before the next is read.
+        """Run the rows in chunks, with a backward pass after each, and accumulate the gradients.
 
-        The gradients add up. The last chunk's loss is returned, for the trainer to go back from.
+        The trainer runs the backward pass of the last chunk, whose loss is returned.
         """
         chunks = self.training_settings.batch_chunks
         memory = self._memory_for(batch, self.memory, self.training_settings)
         rows = len(batch.fresh) // chunks
-        self.optimizers().zero_grad()
+        optimizer: Any = self.optimizers()
+        optimizer.zero_grad()
         total, memories = torch.zeros_like(count, dtype=torch.float32), []
         for chunk in range(chunks):
             part = slice(chunk * rows, (chunk + 1) * rows)
-            own = Batch(*(tensor[part] for tensor in batch))
-            scores_BL, after = self._read(own, memory.select_rows(part), self.training_settings)
+            chunk_batch = Batch(*(tensor[part] for tensor in batch))
+            scores_BL, after = self._read(chunk_batch, memory.select_rows(part), self.training_settings)
             memories.append(after)
-            loss = (scores_BL * own.scored).sum()
+            loss = (scores_BL * chunk_batch.scored).sum()
             total += loss.detach()
             if chunk + 1 < chunks:
-                # Within the step of the trainer: DistributedDataParallel adds up what is there already when
-                # the last chunk's gradients come, and only then exchanges them.
+                # DistributedDataParallel exchanges gradients only in the trainer's backward pass, that of the
+                # last chunk, with what has accumulated until then.
                 self.trainer.strategy.backward(loss / share, None)
         self.memory = Memory.concatenate(memories)
         self.score_sum_and_count_2 = torch.stack([total, count])
         return loss / share
 
     def optimizer_zero_grad(self, epoch: int, batch_index: int, optimizer: torch.optim.Optimizer) -> None:
-        """Forget the gradients of the step before, unless `_read_in_chunks` has made some of this step."""
+        """Zero the gradients, unless `_read_in_chunks` has accumulated some of this step."""
         if self.training_settings.batch_chunks == 1:
             optimizer.zero_grad()
 
     def on_validation_epoch_start(self) -> None:
-        """Begin a new sum; the streams' first batch forgets the memory."""
         self.scores, self.evaluation_memory = ScoreSum(), None
 
     def validation_step(self, batch: Batch, batch_index: int) -> None:
-        """Add the scores of the segment."""
         with self.clamped():
             scores_BL, self.evaluation_memory = self._read(
                 batch, self.evaluation_memory, self.evaluation_settings
@@ -116,7 +116,6 @@ class LanguageModel(pl.LightningModule):
         self.scores.add(scores_BL, batch.scored)
 
     def on_validation_epoch_end(self) -> None:
-        """Gather the sums of all processes."""
         self.on_test_epoch_end()
         self.validated_at = self.trainer.global_step
 
@@ -124,13 +123,12 @@ class LanguageModel(pl.LightningModule):
     test_step = validation_step
 
     def on_test_epoch_end(self) -> None:
-        """Gather the sums of all processes."""
         self.scores.gather()
         self.evaluation_memory = None
 
     @contextmanager
     def reading(self, settings: EvaluationSettings) -> Iterator[None]:
-        """Evaluate with other lengths."""
+        """Within the context, evaluate with these settings."""
         before, self.evaluation_settings = self.evaluation_settings, settings
         try:
             yield
@@ -139,8 +137,9 @@ class LanguageModel(pl.LightningModule):
 
     @contextmanager
     def clamped(self) -> Iterator[None]:
-        """Read with the clamp of evaluation, where there is one."""
-        position, clamp = self.model.position, self.evaluation_settings.clamp_length
+        """Within the context, clamp distances as in evaluation, if `evaluation.clamp_length` is set."""
+        position: Any = self.model.position
+        clamp = self.evaluation_settings.clamp_length
         if clamp is None:
             yield
             return
@@ -150,20 +149,21 @@ class LanguageModel(pl.LightningModule):
         finally:
             position.clamp_length = before
 
-    def _read(self, batch: Batch, memory: Memory | None, reading: ReadingSettings) -> tuple[Tensor, Memory]:
+    def _read(self, batch: Batch, memory: Memory | None, settings: ReadingSettings) -> tuple[Tensor, Memory]:
         """Return the scores `[B, L]` of a segment and the memory after it."""
-        memory = self._memory_for(batch, memory, reading).forget(batch.fresh)
-        hidden_BLD, memory = self.model(batch.inputs, memory, reading.attention_length, reading.remembered)
+        memory = self._memory_for(batch, memory, settings).forget(batch.fresh)
+        hidden_BLD, memory = self.model(batch.inputs, memory, settings.attention_length, settings.remembered)
         return self.model.embedding.scores(hidden_BLD, batch.targets), memory
 
-    def _memory_for(self, batch: Batch, memory: Memory | None, reading: ReadingSettings) -> Memory:
-        return self.model.empty_memory(len(batch.fresh), reading.memory_length) if memory is None else memory
+    def _memory_for(self, batch: Batch, memory: Memory | None, settings: ReadingSettings) -> Memory:
+        return self.model.empty_memory(len(batch.fresh), settings.memory_length) if memory is None else memory
 
     def configure_optimizers(self) -> dict[str, Any]:
-        """Return the optimizer, and the schedule that moves it every step."""
         optimizer = self.make_optimizer(parameters=self.parameters())
-        factor = partial(_factor, self.schedule, self.trainer.max_steps)
-        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+        total = self.trainer.max_steps
+        scheduler = torch.optim.lr_scheduler.LambdaLR(
+            optimizer, lambda step: self.schedule(step=step, total=total)
+        )
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
     def configure_gradient_clipping(
@@ -172,32 +172,29 @@ class LanguageModel(pl.LightningModule):
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Clip the norm over all parameters, as the authors do; keep it and the rate for the log."""
+        """Clip the norm over all parameters, as the authors do; keep it and the learning rate for the log."""
         self.learning_rate = optimizer.param_groups[0]["lr"]
         limit = float("inf") if gradient_clip_val is None else gradient_clip_val
         scaler = getattr(self.trainer.precision_plugin, "scaler", None)
         if scaler is not None and getattr(optimizer, "_step_supports_amp_scaling", False):
-            scaler.unscale_(optimizer)  # float16: Lightning leaves it to a fused optimizer, which comes later
+            scaler.unscale_(
+                optimizer
+            )  # Lightning leaves it to a fused optimizer, which steps after the clipping
         wrapped = self.trainer.strategy.model
         if isinstance(wrapped, FullyShardedDataParallel):
-            self.gradient_norm = wrapped.clip_grad_norm_(limit)  # each process has a part of the gradient
+            self.gradient_norm = wrapped.clip_grad_norm_(limit)  # each process holds a shard of the gradient
         else:
             self.gradient_norm = torch.nn.utils.clip_grad_norm_(self.parameters(), limit)
         self.clipped_steps = self.clipped_steps + (self.gradient_norm > limit)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add what it takes to use the checkpoint by itself."""
         checkpoint["txl"] = self.extra
 
 
-def _targets_of_all(count: Tensor) -> Tensor:
-    """Return how many targets a process has in this step, on average over all of them."""
+def _mean_targets(count: Tensor) -> Tensor:
+    """Return the number of targets in this step, averaged over all processes."""
     processes = 1
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         count, processes = count.clone(), torch.distributed.get_world_size()
         torch.distributed.all_reduce(count)
     return count.clamp(min=1) / processes
-
-
-def _factor(schedule: Callable[..., float], total: int, step: int) -> float:
-    return schedule(step=step, total=total)

@@ -1,1 +1,1 @@
-"""What happens between the steps: checkpoints, progress, divergence, interruption, profiling."""
+"""Lightning callbacks: checkpoints, progress, divergence, interruption, profiling."""

@@ -1,22 +1,24 @@
-"""Checkpoints from which a run goes on as if it had never stopped.
+"""Exact checkpoints: a resumed run computes the same numbers as one that was never interrupted.
 
-A checkpoint is the state after a whole step, and after the validation of that step if there is one. Beside
-what Lightning stores (parameters, optimizer, schedule, loss scale) it holds the place in the data, the memory
-of every row, the random numbers of every process and the best validation: plain types and tensors only.
-Lightning's own counters of epochs and batches are not restored but set, from the one number of steps.
+A checkpoint is the state after a whole step, and after the validation of that step if there is one. Besides
+what Lightning stores (parameters, optimizer, schedule, loss scale) it holds the position in the data, the
+memory of every row, the random state of every process and the best validation loss: plain types and tensors
+only. Lightning's ModelCheckpoint stores none of these. Its counters of epochs and batches are not restored
+but derived from the number of steps.
 
 `last.ckpt` is the newest, `previous.ckpt` the one before, `best.ckpt` that of the lowest validation loss,
-`step-00001000.ckpt` one that is kept for good. A file has its name once it is whole and on the disk.
+`step-00001000.ckpt` one that is never deleted. A file gets its name only when it is complete and on disk.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import random
 import shutil
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -34,16 +36,14 @@ from txl.training.module import LanguageModel
 log = logging.getLogger(__name__)
 
 LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"
-NEW = ".new.ckpt"  # one that is written and has no name yet
+NEW = ".new.ckpt"  # written, but not yet named
 
 
 class WholeFiles(TorchCheckpointIO):
-    """Writes a checkpoint beside its place, waits until it is on the disk, and renames it.
-
-    What cannot be written (a full disk) is said and left out; the training goes on.
+    """Writes checkpoints atomically. If that fails (a full disk), it logs a warning and training goes on.
 
     Attributes:
-        failed: whether the newest could not be written.
+        failed: whether the newest checkpoint could not be written.
     """
 
     failed = False
@@ -51,10 +51,9 @@ class WholeFiles(TorchCheckpointIO):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
     ) -> None:
-        """Write the checkpoint."""
         path = Path(path)
         part = path.with_name(f".{path.name}.part")
-        with self.trying(checkpoint["global_step"]):
+        with self.tolerating_failure(checkpoint["global_step"]):
             path.parent.mkdir(parents=True, exist_ok=True)
             with part.open("wb") as file:
                 torch.save(checkpoint, file)
@@ -65,8 +64,8 @@ class WholeFiles(TorchCheckpointIO):
             part.unlink(missing_ok=True)
 
     @contextmanager
-    def trying(self, step: int) -> Iterator[None]:
-        """Do what a checkpoint of this step takes; what fails of it is said and noted."""
+    def tolerating_failure(self, step: int) -> Iterator[None]:
+        """Log a failure to write this step's checkpoint, and set `failed`, instead of raising."""
         self.failed = False
         try:
             yield
@@ -79,43 +78,49 @@ class WholeFiles(TorchCheckpointIO):
             )
 
     def load_checkpoint(self, path: str | Path, *_: Any, **__: Any) -> dict[str, Any]:
-        """Read a checkpoint onto the CPU; nothing in it can run code."""
+        """Load a checkpoint to the CPU, without running any code in it."""
         return torch.load(path, map_location="cpu", weights_only=True)
 
 
 def newest(folder: Path) -> tuple[Path, int] | None:
-    """Return the newest checkpoint that is whole, and its step; `None` if there is none at all.
+    """Return the newest intact checkpoint and its step; `None` if the folder holds no checkpoint.
 
-    One that is damaged is named in the log.
+    Damaged ones are reported in the log.
 
     Raises:
         ValueError: there are checkpoints, and all are damaged.
     """
     folder = Path(folder)
     for path in (folder / LAST, folder / PREVIOUS):
-        step = _step_of(path)
+        step = _step(path)
         if step is not None:
             return path, step
-    kept = {path: _step_of(path) for path in [folder / BEST, *folder.glob("step-*.ckpt")]}
-    whole = [(path, step) for path, step in kept.items() if step is not None]
-    if not whole and any(folder.glob("*.ckpt")):
+    found = newest_of([folder / BEST, *folder.glob("step-*.ckpt")])
+    if not found and any(folder.glob("*.ckpt")):
         raise ValueError(
             f"no checkpoint in {folder} can be read; choose another hydra.run.dir to train from the beginning"
         )
-    return max(whole, key=lambda one: one[1], default=None)
+    return found
 
 
-def _step_of(path: Path) -> int | None:
-    """Return the step of a checkpoint; `None` if there is none, or one that is damaged, which is said."""
+def newest_of(paths: Iterable[Path], until: float = math.inf) -> tuple[Path, int] | None:
+    """Return the intact checkpoint of the highest step up to `until`, and that step."""
+    steps = [(path, _step(path)) for path in paths]
+    intact = [(path, step) for path, step in steps if step is not None and step <= until]
+    return max(intact, key=lambda found: found[1], default=None)
+
+
+def _step(path: Path) -> int | None:
+    """Return the step of a checkpoint; `None` if it does not exist or is damaged, which is logged."""
     if not path.exists():
         return None
     try:
-        with zipfile.ZipFile(path) as archive:  # what torch writes; it stores checksums but reads none
-            wrong = archive.testzip()
-        if wrong:
-            raise ValueError(f"wrong checksum of {wrong}")
+        with zipfile.ZipFile(path) as archive:  # torch stores checksums in it but verifies none
+            damaged = archive.testzip()
+        if damaged:
+            raise ValueError(f"wrong checksum of {damaged}")
         return torch.load(path, map_location="cpu", weights_only=True, mmap=True)["global_step"]
-    except Exception as error:  # whatever a damaged file makes torch raise
+    except Exception as error:  # a damaged file can make torch raise anything
         reason = (str(error) or type(error).__name__).splitlines()[0]
         log.warning("%s is damaged (%s); trying the one before", path, reason)
         return None
@@ -125,16 +130,14 @@ class Checkpoints(pl.Callback):
     """Saves, keeps and restores the whole state of a training.
 
     Args:
-        folder: of the checkpoints.
         every: steps between checkpoints; each validation is followed by one too.
         validate_every: steps between validations.
-        keep_every: steps between checkpoints that are kept for good; `None` for none.
-        streams: the training data.
-        seed: of the run.
-        files: what writes them.
+        keep_every: steps between checkpoints that are never deleted; `None` for none.
+        streams: of the training text.
 
     Attributes:
         best: the lowest validation loss so far.
+        saved: the step of the last checkpoint, -1 for none.
     """
 
     def __init__(
@@ -151,37 +154,35 @@ class Checkpoints(pl.Callback):
         self.validate_every = validate_every
         self.streams, self.seed, self.files = streams, seed, files
         self.best = float("inf")
-        self.saved = -1  # the step of the last checkpoint
+        self.saved = -1
         self._random: Mapping[str, Any] | None = None
 
     def validation_due(self, trainer: pl.Trainer, module: LanguageModel) -> bool:
-        """Return whether the step that was done is still to be validated."""
+        """Return whether the last step is still to be validated."""
         step = trainer.global_step
         return step > 0 and step % self.validate_every == 0 and module.validated_at != step
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: LanguageModel, *_: Any) -> None:
-        """Save if it is time, unless a validation comes first."""
+        """Save if due, unless the validation of this step comes first."""
         step = trainer.global_step
         due = step % self.every == 0 or (self.keep_every and step % self.keep_every == 0)
         if due and not self.validation_due(trainer, module):
             self.save(trainer)
 
     def on_validation_end(self, trainer: pl.Trainer, module: LanguageModel) -> None:
-        """Save, as the best if it is."""
         if trainer.state.fn == "fit":
             before, self.best = self.best, min(self.best, module.scores.loss)
             if not self.save(trainer, best=self.best < before):
                 self.best = before
 
     def on_train_end(self, trainer: pl.Trainer, module: LanguageModel) -> None:
-        """Save the last step."""
         if self.saved != trainer.global_step:
             self.save(trainer)
 
     def save(self, trainer: pl.Trainer, best: bool = False) -> bool:
-        """Write a checkpoint under all of its names; return whether it could be written.
+        """Write a checkpoint under all of its names; return whether that succeeded.
 
-        `last.ckpt` comes last: from what is there before, a run goes on to write the same again.
+        `last.ckpt` is replaced last: a run killed before that resumes from the old one and repeats the rest.
         """
         step, new, last = trainer.global_step, self.folder / NEW, self.folder / LAST
         names = [BEST] if best else []
@@ -189,7 +190,7 @@ class Checkpoints(pl.Callback):
             names.append(f"step-{step:08}.ckpt")
         trainer.save_checkpoint(new)
         if trainer.is_global_zero and not self.files.failed:
-            with self.files.trying(step):
+            with self.files.tolerating_failure(step):
                 if last.exists() and self.saved != step:
                     link(last, self.folder / PREVIOUS)
                 for name in names:
@@ -203,11 +204,11 @@ class Checkpoints(pl.Callback):
     def on_save_checkpoint(
         self, trainer: pl.Trainer, module: LanguageModel, checkpoint: dict[str, Any]
     ) -> None:
-        """Add all that Lightning does not know. Every process takes part; the first one writes."""
+        """Add the state that Lightning does not store; all processes take part."""
         checkpoint["resume"] = {
             "streams": self.streams.state_dict(),
-            "memory": _gathered(module.memory),
-            "random": _of_all(random_state()),
+            "memory": _gather_memory(module.memory),
+            "random": _from_all_processes(random_state()),
             "best": self.best,
             "validated_at": module.validated_at,
         }
@@ -215,7 +216,7 @@ class Checkpoints(pl.Callback):
     def on_load_checkpoint(
         self, trainer: pl.Trainer, module: LanguageModel, checkpoint: dict[str, Any]
     ) -> None:
-        """Take all of it back, before Lightning restores parameters and optimizer."""
+        """Restore that state, before Lightning restores parameters and optimizer."""
         if trainer.state.fn != "fit":
             return
         progress, step = checkpoint["resume"], checkpoint["global_step"]
@@ -227,8 +228,8 @@ class Checkpoints(pl.Callback):
             module.memory = Memory(states, memory["length"][rows].to(trainer.strategy.root_device))
         if len(progress["random"]) == trainer.world_size:
             self._random = progress["random"][trainer.global_rank]
-        # Lightning would go on inside an epoch by its own rules, different for each moment of saving. The
-        # streams know the place; of its loops we need that they count on from this step.
+        # Lightning resumes inside an epoch by rules that depend on when the checkpoint was saved. The
+        # streams know their position, so its loops only need to continue counting from this step.
         checkpoint.pop("loops", None)
         loop = trainer.fit_loop.epoch_loop
         loop.automatic_optimization.optim_progress.optimizer.step.total.completed = step
@@ -237,11 +238,11 @@ class Checkpoints(pl.Callback):
         loop._batches_that_stepped = step
 
     def on_train_start(self, trainer: pl.Trainer, module: LanguageModel) -> None:
-        """Restore the random numbers, the last thing before the first step; finish what was interrupted."""
+        """Restore the random state just before the first step, and run a validation that was interrupted."""
         if self._random is not None:
             set_random_state(self._random)
         elif trainer.global_rank or trainer.global_step:
-            # Another dropout in each process, and after a change of their number another one than before.
+            # Dropout must differ between processes, and from the steps before if their number has changed.
             seed = self.seed + 1_000_003 * trainer.global_step + trainer.global_rank
             pl.seed_everything(seed % 2**32, verbose=False)
         if self.validation_due(trainer, module):
@@ -251,8 +252,9 @@ class Checkpoints(pl.Callback):
 
 
 def random_state() -> dict[str, Any]:
-    """Return the state of every source of random numbers of this process."""
-    kind, keys, position, has_gauss, gauss = np.random.get_state()
+    """Return the state of every random number generator of this process."""
+    state: Any = np.random.get_state()
+    kind, keys, position, has_gauss, gauss = state
     return {
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None,
@@ -262,7 +264,6 @@ def random_state() -> dict[str, Any]:
 
 
 def set_random_state(state: Mapping[str, Any]) -> None:
-    """Restore what `random_state` returned."""
     torch.set_rng_state(state["torch"])
     if state["cuda"] is not None and torch.cuda.is_initialized():
         torch.cuda.set_rng_state(state["cuda"])
@@ -271,26 +272,26 @@ def set_random_state(state: Mapping[str, Any]) -> None:
     random.setstate(state["python"])
 
 
-def _gathered(memory: Memory | None) -> dict[str, Any] | None:
-    """Return the memory of the rows of all processes, `[B, M, D]` of each layer, on the CPU."""
+def _gather_memory(memory: Memory | None) -> dict[str, Any] | None:
+    """Return the memory of the rows of all processes, `[B, M, D]` for each layer, on the CPU."""
     if memory is None:
         return None
     return {
-        "states": [_rows_of_all(states) for states in memory.states],
-        "length": _rows_of_all(memory.length),
+        "states": [_all_rows(states) for states in memory.states],
+        "length": _all_rows(memory.length),
     }
 
 
-def _rows_of_all(tensor: Tensor) -> Tensor:
+def _all_rows(tensor: Tensor) -> Tensor:
     if not (distributed.is_available() and distributed.is_initialized()):
-        return tensor.contiguous().cpu()  # a part of a larger tensor would be saved with all of it
+        return tensor.contiguous().cpu()  # a view would be saved with its whole storage
     parts = [torch.empty_like(tensor) for _ in range(distributed.get_world_size())]
     distributed.all_gather(parts, tensor.contiguous())
     return torch.cat([part.cpu() for part in parts])
 
 
-def _of_all(value: Any) -> list[Any]:
-    """Return the values of all processes, by rank."""
+def _from_all_processes(value: Any) -> list[Any]:
+    """Return the value of each process, by rank."""
     if not (distributed.is_available() and distributed.is_initialized()):
         return [value]
     values: list[Any] = [None] * distributed.get_world_size()
@@ -299,11 +300,11 @@ def _of_all(value: Any) -> list[Any]:
 
 
 def link(path: Path, name: Path) -> None:
-    """Give a file a second name, at once; what had that name is gone."""
+    """Give a file a second name, atomically replacing the file that had it."""
     part = name.with_name(f".{name.name}.part")
     part.unlink(missing_ok=True)
     try:
         os.link(path, part)
-    except OSError:  # a file system where a file has one name
+    except OSError:  # a file system without hard links
         shutil.copyfile(path, part)
     os.replace(part, name)

@@ -1,31 +1,30 @@
-"""Stops a training that has diverged: a loss that is not a number, or one that climbs and stays high."""
+"""Stops a training that has diverged: a loss that is not finite, or one that rises and stays high."""
 
 from __future__ import annotations
 
 import math
-import pickle
 from pathlib import Path
 
-import torch
+from txl.training.callbacks.checkpoints import newest_of
 
-WINDOW = 50  # steps: how far back the running mean reaches, more or less
-BEGIN = 2 * WINDOW  # steps seen before a rise is judged
+WINDOW = 50  # steps, roughly, that the running mean covers
+BEGIN = 2 * WINDOW  # steps before a rise can stop the training
 
 
 class DivergedError(RuntimeError):
-    """The training has diverged: when, how, and which checkpoint is still good."""
+    pass
 
 
 class DivergenceGuard:
-    """Sees the loss of every step.
+    """Checks the loss of every step.
 
-    The loss has exploded when its running mean is more than `max_rise` above the lowest that this mean has
-    been. A single bad segment moves a mean of `WINDOW` steps by little, and before `BEGIN` steps nothing is
-    judged, so neither noise nor a first hump stops a training.
+    A training has diverged when the running mean of its loss is more than `max_rise` above its minimum. One
+    bad segment hardly moves a mean of `WINDOW` steps, and the first `BEGIN` steps are not judged, so neither
+    noise nor an early hump stops a training.
 
     Args:
-        max_rise: in nats; `None` for any.
-        checkpoints: the folder with the checkpoints, to name one in the message.
+        max_rise: in nats; `None` for no limit.
+        checkpoints: their folder; the message names the last good one.
     """
 
     def __init__(self, max_rise: float | None, checkpoints: Path) -> None:
@@ -34,14 +33,14 @@ class DivergenceGuard:
         self.lowest, self.lowest_step = math.inf, 0
 
     def check(self, step: int, loss: float) -> None:
-        """Look at the mean loss of a step, counted from 1.
+        """Check the mean loss of a step, counted from 1.
 
         Raises:
             DivergedError: it is not finite, or the running mean has risen too far.
         """
         self.check_finite(step, loss, "loss", good=step - 2)  # the weights after step - 1 gave this loss
         self.seen += 1
-        # A plain mean at first, then one in which older steps count less and less.
+        # A plain mean at first, then an exponential one.
         self.mean += (loss - self.mean) / min(self.seen, WINDOW)
         if self.seen < BEGIN:
             return
@@ -51,47 +50,27 @@ class DivergenceGuard:
             raise DivergedError(
                 f"training diverged: at step {step} the running mean of the loss is {self.mean:.3f}, risen "
                 f"from {self.lowest:.3f} at step {self.lowest_step} by more than trainer.max_loss_rise="
-                f"{self.max_rise:g}; {self._mend(self.lowest_step)}"
+                f"{self.max_rise:g}; {self._advice(self.lowest_step)}"
             )
 
     def state_dict(self) -> dict[str, float]:
-        """Return what has been seen so far."""
         return {name: getattr(self, name) for name in ("seen", "mean", "lowest", "lowest_step")}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
-        """Go on from what had been seen."""
         for name, value in state.items():
             setattr(self, name, value)
 
     def check_finite(self, step: int, loss: float, name: str, good: int) -> None:
-        """Look at a loss that has no part in the running mean.
-
-        Args:
-            step: when.
-            loss: its value.
-            name: what to call it.
-            good: the last step whose weights have shown a finite loss.
-
-        Raises:
-            DivergedError: it is not finite.
-        """
+        """Raise DivergedError if a loss is not finite; `good` is the last step known to have a finite one."""
         if not math.isfinite(loss):
-            raise DivergedError(f"training diverged: at step {step} the {name} is {loss}; {self._mend(good)}")
+            raise DivergedError(
+                f"training diverged: at step {step} the {name} is {loss}; {self._advice(good)}"
+            )
 
-    def _mend(self, until: int) -> str:
-        """Return what to do, and the newest checkpoint from no later than step `until`."""
-        steps = {path: _step(path) for path in self.checkpoints.glob("*.ckpt")}
-        good = {path: step for path, step in steps.items() if step <= until}
+    def _advice(self, until: int) -> str:
+        """Return how to fix it, and the newest checkpoint of at most step `until`."""
         advice = "lower optimizer.lr, lengthen schedule.warmup_steps or lower trainer.gradient_clip"
-        if not good:
+        good = newest_of(self.checkpoints.glob("*.ckpt"), until)
+        if good is None:
             return f"{advice}; no checkpoint is from before"
-        newest = max(good, key=good.get)
-        return f"{advice}; the last good checkpoint is {newest}, of step {good[newest]}"
-
-
-def _step(path: Path) -> float:
-    """Return the step of a checkpoint; of a file that is none, infinity: it is never good."""
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)["global_step"]
-    except (OSError, RuntimeError, ValueError, KeyError, EOFError, pickle.UnpicklingError):
-        return math.inf
+        return f"{advice}; the last good checkpoint is {good[0]}, of step {good[1]}"

@@ -1,4 +1,4 @@
-"""What one sees while a model learns: a bar on a terminal, plain lines elsewhere, and the logged metrics."""
+"""Progress of a training: a bar on a terminal, plain lines elsewhere, and the logged metrics."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ from txl.training.module import LanguageModel
 
 log = logging.getLogger(__name__)
 
-PLAIN_LINE_SECONDS = 10.0  # without a terminal, a line at most this often
+PLAIN_LINE_SECONDS = 10.0  # without a terminal, the least time between lines
 
-
-# What a run that goes on counts on from.
-COUNTS = ("steps", "tokens", "seconds", "validating", "loss_sum", "loss_count", "steps_before")
+# The attributes of `Monitor` that checkpoints hold, by name.
+STORED = ("steps", "tokens", "seconds", "validating", "loss_sum", "loss_count", "steps_before")
 
 
 class Monitor(pl.Callback):
-    """Logs loss, bits or perplexity, learning rate, gradient norm, speed and memory, and shows them.
+    """Logs and shows loss, bits or perplexity, learning rate, gradient norm, speed and memory.
 
-    Nothing is read from the device between two logged lines: the losses of the steps wait there, and are then
-    summed over all processes, looked at by the guard, and logged. No checkpoint is written before that.
+    The losses of the steps stay on the device until a line is logged or a checkpoint written: only then are
+    they read, summed over all processes and checked by the guard. Lightning's progress bar and logging would
+    read them every step.
 
     Args:
         unit: what a token is: "byte", "char", "word" or "bpe".
-        log_every: steps between logged lines.
         flops_per_token: of training, for the utilization.
-        validation_flops_per_token: of validation.
         peak_flops: operations a second of one device; `None` to measure it at the start.
-        guard: stops a training that diverges.
-        wait: measures the time spent waiting for data.
         record: called with the "training" part of the results after each validation and at the end.
 
     Attributes:
-        seconds: spent in training so far, validations included.
-        steps, tokens: trained on so far, the tokens of all processes together.
+        seconds: of training so far, validations included.
+        tokens: read in training so far by all processes.
+        validating: seconds of validation so far.
+        pending: for each step not yet counted, the sum of its scores and their number, on the device.
+        loss_sum, loss_count: of the counted steps since the last logged line.
+        steps_before: the step of that line.
     """
 
     def __init__(
@@ -65,15 +65,14 @@ class Monitor(pl.Callback):
         self.validation_flops_per_token = validation_flops_per_token
         self.peak_flops, self.guard, self.wait, self.record = peak_flops, guard, wait, record
         self.seconds, self.steps, self.tokens = 0.0, 0, 0
-        self.validating = 0.0  # seconds, of all
-        # Of each step not yet looked at, where it was computed: the sum of the scores, and their number.
-        self.unseen: list[torch.Tensor] = []
-        self.loss_sum, self.loss_count = 0.0, 0.0  # of the steps looked at since the last logged line
-        self.steps_before = 0  # that line's step
+        self.validating = 0.0
+        self.pending: list[torch.Tensor] = []
+        self.loss_sum, self.loss_count = 0.0, 0.0
+        self.steps_before = 0
         self.bar: Progress | None = None
 
     def metric(self, loss: float) -> tuple[str, float]:
-        """Return the name and value of the metric people read, for this unit."""
+        """Return the name and value of the metric that is usual for this unit."""
         return metric_of(self.unit)[0], bits(loss) if self.unit in ("byte", "char") else perplexity(loss)
 
     def summary(self, trainer: pl.Trainer) -> dict[str, Any]:
@@ -85,22 +84,25 @@ class Monitor(pl.Callback):
             "tokens": self.tokens,
             "seconds": self.seconds,
             "tokens_per_second": speed,
-            "model_flops_utilization": speed * self.flops_per_token / (self.peak_flops * trainer.world_size),
+            "model_flops_utilization": self._utilization(trainer, speed * self.flops_per_token),
             "peak_memory_bytes": peak_memory(device),
             "device": device_name(device),
             "precision": trainer.precision,
             "world_size": trainer.world_size,
         }
 
+    def _utilization(self, trainer: pl.Trainer, operations: float) -> float:
+        assert self.peak_flops is not None, "measured when training starts"
+        return operations / (self.peak_flops * trainer.world_size)
+
     def on_train_start(self, trainer: pl.Trainer, module: LanguageModel) -> None:
-        """Measure the peak, start the clock and the bar."""
         if self.peak_flops is None:
             self.peak_flops = matmul_peak(module.device, trainer.precision)
         self.since = self.printed = time.perf_counter()
-        self.began = self.since - self.seconds
+        self.begin = self.since - self.seconds
         self.steps = trainer.global_step
         self.tokens_before, self.wait_before = self.tokens, self.wait.seconds
-        self.away = 0.0  # validation time since the last logged line: it is no training time
+        self.validation_seconds = 0.0  # since the last logged line; they are no training time
         if console.is_terminal and not console.is_dumb_terminal and trainer.is_global_zero:
             self.bar = Progress(
                 TextColumn("[bold]{task.completed}/{task.total}"),
@@ -119,47 +121,44 @@ class Monitor(pl.Callback):
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: LanguageModel, outputs: Any, batch: Batch, index: int
     ) -> None:
-        """Count the step, and at every `log_every`-th write a line."""
-        self.unseen.append(module.score_sum_and_count_2)
+        assert module.score_sum_and_count_2 is not None
+        self.pending.append(module.score_sum_and_count_2)
         self.steps = trainer.global_step
-        self.seconds = time.perf_counter() - self.began
+        self.seconds = time.perf_counter() - self.begin
         if self.bar:
             self.bar.update(self.task, completed=trainer.global_step)
         if trainer.global_step % self.log_every == 0 or trainer.global_step == trainer.max_steps:
-            self._look(trainer)
+            self._count_pending(trainer)
             self._log(trainer, module)
 
     def on_save_checkpoint(
         self, trainer: pl.Trainer, module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Look before anything is written, so that no checkpoint follows a loss that is not finite."""
-        self._look(trainer)
-        checkpoint["progress"] = {name: getattr(self, name) for name in COUNTS}
+        """Check the losses first, so that no checkpoint follows one that is not finite."""
+        self._count_pending(trainer)
+        checkpoint["progress"] = {name: getattr(self, name) for name in STORED}
         checkpoint["guard"] = self.guard.state_dict()
         checkpoint["clipped_steps"] = int(module.clipped_steps)
 
     def on_load_checkpoint(
         self, trainer: pl.Trainer, module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Count on from where the checkpoint was written."""
         if trainer.state.fn != "fit":
             return
-        for name in COUNTS:
+        for name in STORED:
             setattr(self, name, checkpoint["progress"][name])
         self.guard.load_state_dict(checkpoint["guard"])
         module.clipped_steps = checkpoint["clipped_steps"]
 
-    def _look(self, trainer: pl.Trainer, everywhere: bool = True) -> None:
-        """Count the tokens of the steps not yet looked at, and let the guard see their losses.
+    def _count_pending(self, trainer: pl.Trainer, everywhere: bool = True) -> None:
+        """Read the pending sums from the device, count their tokens, and let the guard check their losses.
 
-        Args:
-            trainer: Lightning's.
-            everywhere: all processes are here, and their sums are added.
+        Where not all processes take part (`everywhere=False`), the sums of this one stand for all.
         """
-        if not self.unseen:
+        if not self.pending:
             return
-        sums_S2 = torch.stack(self.unseen)
-        self.unseen = []
+        sums_S2 = torch.stack(self.pending)
+        self.pending = []
         sums_S2 = (
             trainer.strategy.reduce(sums_S2, reduce_op="sum") if everywhere else sums_S2 * trainer.world_size
         )
@@ -174,7 +173,7 @@ class Monitor(pl.Callback):
     def _log(self, trainer: pl.Trainer, module: LanguageModel) -> None:
         now = time.perf_counter()
         loss = self.loss_sum / max(self.loss_count, 1.0)
-        trained = max(now - self.since - self.away, 1e-9)
+        trained = max(now - self.since - self.validation_seconds, 1e-9)
         speed = (self.tokens - self.tokens_before) / trained
         waited = self.wait.seconds - self.wait_before
         name, value = self.metric(loss)
@@ -188,7 +187,7 @@ class Monitor(pl.Callback):
             "gradient_norm": float(module.gradient_norm),
             "clipped_share": float(module.clipped_steps) / max(self.steps - self.steps_before, 1),
             "tokens_per_second": speed,
-            "model_flops_utilization": speed * self.flops_per_token / (self.peak_flops * trainer.world_size),
+            "model_flops_utilization": self._utilization(trainer, speed * self.flops_per_token),
             "data_wait_seconds": waited,
             "data_wait_share": waited / trained,
             **self._memory(module),
@@ -199,41 +198,40 @@ class Monitor(pl.Callback):
         shown = f"loss {loss:.3f}  {name.replace('_', ' ')} {value:.3f}  lr {rate:.2e}  {speed:,.0f} tokens/s"
         if self.bar:
             short = {"bits_per_byte": "bpb", "bits_per_character": "bpc", "perplexity": "ppl"}[name]
-            brief = f"loss {loss:.3f} {short} {value:.3f} lr {rate:.1e} {speed:,.0f} tokens/s"
-            self.bar.update(self.task, shown=brief)
+            compact = f"loss {loss:.3f} {short} {value:.3f} lr {rate:.1e} {speed:,.0f} tokens/s"
+            self.bar.update(self.task, shown=compact)
         elif now - self.printed >= PLAIN_LINE_SECONDS or trainer.global_step == trainer.max_steps:
             log.info("step %d of %d  %s  %s left", trainer.global_step, trainer.max_steps, shown, clock(left))
             self.printed = now
         self.loss_sum, self.loss_count, module.clipped_steps = 0.0, 0.0, 0
         self.tokens_before, self.steps_before, self.wait_before = self.tokens, self.steps, self.wait.seconds
-        self.since, self.away = now, 0.0
+        self.since, self.validation_seconds = now, 0.0
 
     @staticmethod
     def _memory(module: LanguageModel) -> dict[str, Any]:
-        """Return how much of the recurrence memory is real, and how much memory the process needs."""
-        remembered = float(module.memory.length.float().mean())
+        """Return how full the recurrence memory is, and how much memory the process uses."""
+        assert module.memory is not None, "no step was trained"
+        filled = float(module.memory.length.float().mean())
         return {
-            "memory_length": remembered,
-            "memory_share": remembered / max(module.training_settings.memory_length, 1),
+            "memory_length": filled,
+            "memory_share": filled / max(module.training_settings.memory_length, 1),
             "used_memory_bytes": used_memory(module.device),
             "peak_memory_bytes": peak_memory(module.device),
         }
 
     def on_validation_start(self, trainer: pl.Trainer, module: LanguageModel) -> None:
-        """Note when training pauses."""
         self.paused, self.waited_before = time.perf_counter(), self.wait.validating
 
     def on_validation_end(self, trainer: pl.Trainer, module: LanguageModel) -> None:
-        """Log and show the validation score."""
         if trainer.state.fn != "fit":
             return
-        self._look(trainer)
+        self._count_pending(trainer)
         self.guard.check_finite(self.steps, module.scores.loss, "validation loss", good=self.steps - 1)
         now = time.perf_counter()
         took = max(now - self.paused, 1e-9)
-        self.away += took
+        self.validation_seconds += took
         self.validating += took
-        self.seconds = now - self.began
+        self.seconds = now - self.begin
         name, value = self.metric(module.scores.loss)
         speed, waited = module.scores.count / took, self.wait.validating - self.waited_before
         operations = speed * self.validation_flops_per_token
@@ -243,7 +241,7 @@ class Monitor(pl.Callback):
             "valid/loss": module.scores.loss,
             f"valid/{name}": value,
             "valid/tokens_per_second": speed,
-            "valid/model_flops_utilization": operations / (self.peak_flops * trainer.world_size),
+            "valid/model_flops_utilization": self._utilization(trainer, operations),
             "valid/data_wait_seconds": waited,
             "valid/data_wait_share": waited / took,
             **self._memory(module),
@@ -254,11 +252,10 @@ class Monitor(pl.Callback):
         self.record(self.summary(trainer))
 
     def on_train_end(self, trainer: pl.Trainer, module: LanguageModel) -> None:
-        """Record the training, and take the bar away."""
         self._stop(trainer)
 
     def on_exception(self, trainer: pl.Trainer, module: LanguageModel, exception: BaseException) -> None:
-        """Record how far it came, and take the bar away, so that the message can be read."""
+        """Record the progress, and remove the bar before the message is printed."""
         self._stop(trainer)
 
     def _stop(self, trainer: pl.Trainer) -> None:
@@ -266,12 +263,12 @@ class Monitor(pl.Callback):
             self.bar.stop()
             self.bar = None
         if self.steps:
-            self._look(trainer, everywhere=False)
+            self._count_pending(trainer, everywhere=False)
             self.record(self.summary(trainer))
 
 
 def clock(seconds: float) -> str:
-    """Return a duration as people read it: "4:05" or "1:02:03"."""
+    """Format a duration: "4:05" or "1:02:03"."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

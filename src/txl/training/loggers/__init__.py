@@ -1,1 +1,1 @@
-"""Loggers beside `metrics.jsonl`: each is a file here and an option of `conf/logger/`."""
+"""Loggers: `metrics.jsonl`, and one file for each option of `conf/logger/`."""

@@ -8,47 +8,29 @@ from typing import Any
 
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
-from txl.records.files import finite
+from txl.records.metrics import read_metrics
 from txl.training.loggers.jsonl import RunLogger
 
 
 class Csv(RunLogger):
-    """Writes a row each time something is logged; what was not logged then, or is not finite, is left empty.
+    """Writes `metrics.csv` from `metrics.jsonl` when the run ends, however it ends.
 
-    A metric that was never logged before gets a new column at the end. A resumed run replaces the rows of the
-    steps that it does again.
-
-    Args:
-        directory: of the run.
-        config: the settings; they are in `config.yaml` and not here.
+    Lightning's CSVLogger deletes the rows of the run that is resumed. Metrics that were not logged at a step,
+    or not finite, are empty cells.
     """
 
     def __init__(self, directory: Path, config: dict[str, Any]) -> None:
         super().__init__()
-        self.path = Path(directory) / "metrics.csv"
-        self.columns: list[str] = []
+        self.directory = Path(directory)
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        """Do nothing: the metrics are in `metrics.jsonl`."""
 
     @rank_zero_only
-    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        """Append a row."""
-        row = finite({"step": step, **metrics})
-        if not row.keys() <= set(self.columns):
-            self._add_columns(row)
-        with self.path.open("a", encoding="utf-8", newline="") as file:
-            csv.DictWriter(file, self.columns).writerow(row)
-
-    def _add_columns(self, row: dict[str, Any]) -> None:
-        """Write the rows that are there again, with room for those keys of `row` that are new."""
-        rows = []
-        if self.path.exists():
-            with self.path.open(encoding="utf-8", newline="") as file:
-                rows = list(csv.DictReader(file))
-        if not self.columns:  # the first row that this process logs
-            rows = [old for old in rows if int(old["step"]) < row["step"]]
-        self.columns = list(dict.fromkeys([*(rows[0] if rows else []), *self.columns, *row]))
-        part = self.path.with_suffix(".part")
-        with part.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, self.columns)
+    def close(self, results: dict[str, Any]) -> None:
+        rows = read_metrics(self.directory)
+        columns = dict.fromkeys(key for row in rows for key in row)
+        with (self.directory / "metrics.csv").open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, list(columns))
             writer.writeheader()
             writer.writerows(rows)
-        part.replace(self.path)

@@ -1,4 +1,4 @@
-"""The log of a run: `metrics.jsonl`, a line each time something is logged, always; and what loggers share."""
+"""The log that every run has, `metrics.jsonl`, and the base class of loggers."""
 
 from __future__ import annotations
 
@@ -18,32 +18,27 @@ log = logging.getLogger(__name__)
 
 
 class RunLogger(Logger):
-    """What a logger of a run is: Lightning's, without names and versions, and told how the run ended."""
+    """Lightning's logger without versions, closed with the results of the run."""
 
     @property
     def name(self) -> str:
-        """Lightning's name of the logger."""
         return type(self).__name__
 
     @property
     def version(self) -> str:
-        """There is one version: the run directory."""
         return ""
 
     def log_hyperparams(self, *_: Any, **__: Any) -> None:
-        """The settings are in `config.yaml`; a logger that shows them takes them when it is made."""
+        """Do nothing: the settings are in `config.yaml`, and a logger is created with them."""
 
     def close(self, results: dict[str, Any]) -> None:
-        """End the log. `results` is what `results.json` holds; all files of the run are there."""
+        """Close the log. `results` is what `results.json` holds; all files of the run are written."""
 
 
 class JsonLines(RunLogger):
-    """Appends one JSON object a line. A line is written in one piece, so a killed run leaves whole lines.
+    """Appends one JSON object a line, in one write, so that a killed run leaves whole lines.
 
-    What cannot be written (a full disk) is said, and written with the next line.
-
-    Args:
-        path: the file.
+    Lines that cannot be written (a full disk) are kept, with a warning, and written with the next one.
     """
 
     def __init__(self, path: Path) -> None:
@@ -52,18 +47,17 @@ class JsonLines(RunLogger):
 
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        """Append one line: the step and the metrics; what is not finite becomes null, for JSON has no nan."""
+        """Append one line. Values that are not finite become null: JSON has no NaN."""
         line = finite({"step": step, **{key: value for key, value in metrics.items() if key != "epoch"}})
         self._write(json.dumps(line).encode() + b"\n")
 
     @rank_zero_only
     def close(self, results: dict[str, Any]) -> None:
-        """Write what could not be written."""
         if self.unwritten:
             self._write(b"")
 
     def _write(self, line: bytes) -> None:
-        said, self.unwritten = bool(self.unwritten), self.unwritten + line
+        warned, self.unwritten = bool(self.unwritten), self.unwritten + line
         try:
             with self.path.open("ab", buffering=0) as file:
                 size = file.tell()
@@ -72,5 +66,5 @@ class JsonLines(RunLogger):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             self.unwritten = b""
         except OSError as error:
-            if not said:
+            if not warned:
                 log.warning("%s cannot be written (%s); its lines wait, training goes on", self.path, error)

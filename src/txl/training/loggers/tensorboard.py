@@ -6,48 +6,39 @@ import json
 from pathlib import Path
 from typing import Any
 
+import tensorboard  # noqa: F401  here, so that a missing package is reported before training
+from pytorch_lightning.loggers import TensorBoardLogger
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
-from torch.utils.tensorboard import SummaryWriter
 
 from txl.records.files import finite
-from txl.training.loggers.jsonl import RunLogger
 
 
-class TensorBoard(RunLogger):
-    """Writes the metrics as scalars over the steps, the settings and the sample as text.
-
-    Args:
-        directory: of the run.
-        config: the resolved settings.
-    """
+class TensorBoard(TensorBoardLogger):
+    """Lightning's logger, with the settings and the sample as text, and without its `hparams.yaml`."""
 
     def __init__(self, directory: Path, config: dict[str, Any]) -> None:
-        super().__init__()
-        self.directory, self.config = Path(directory), config
-        self.writer: SummaryWriter | None = None
-
-    @property
-    @rank_zero_only
-    def experiment(self) -> SummaryWriter:
-        """The writer; Lightning asks for it before training."""
-        if self.writer is None:
-            self.writer = SummaryWriter(str(self.directory / "tensorboard"))
-            self.writer.add_text("config", f"```\n{json.dumps(self.config, indent=2)}\n```")
-        return self.writer
+        super().__init__(directory, name="tensorboard", version="")
+        self.directory = Path(directory)
+        self._add_text("config", json.dumps(config, indent=2))
 
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        """Write each metric that is a number."""
-        for name, value in finite(metrics).items():
-            if value is not None:
-                self.experiment.add_scalar(name, value, step)
+        """Write each metric that is a finite number."""
+        super().log_metrics({key: value for key, value in finite(metrics).items() if value is not None}, step)
+        self.save()
+
+    def save(self) -> None:
         self.experiment.flush()
 
+    def finalize(self, status: str) -> None:
+        """Do nothing: Lightning finalizes after training, and `close` has more to write."""
+
+    @rank_zero_only
     def close(self, results: dict[str, Any]) -> None:
-        """Add the sample, and write out what is waiting."""
-        if self.writer is None:
-            return
         sample = self.directory / "sample.txt"
         if sample.exists():
-            self.writer.add_text("sample", f"```\n{sample.read_text('utf-8')}\n```")
-        self.writer.close()
+            self._add_text("sample", sample.read_text("utf-8"))
+        self.experiment.close()
+
+    def _add_text(self, name: str, text: str) -> None:
+        self.experiment.add_text(name, f"```\n{text}\n```")
