@@ -4,6 +4,8 @@ import re
 import subprocess
 import sys
 
+import yaml
+
 from conftest import ROOT
 
 
@@ -45,3 +47,11 @@ def test_the_drawing_shows_every_room_and_does_not_change_from_run_to_run(tmp_pa
     assert drawings[0] == drawings[1]
     kept = (ROOT / "docs" / "architecture.svg").read_text("utf-8")
     assert all(f">{room}<" in drawing for room in rooms() for drawing in (drawings[0], kept))
+
+
+def test_versions_that_stand_in_two_places_agree():
+    project = re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text("utf-8"), re.MULTILINE)[1]
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))["version"] == project
+    ruff = re.search(r"^ruff==(.+)", (ROOT / "constraints.txt").read_text("utf-8"), re.MULTILINE)[1]
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text("utf-8"))
+    assert hooks["repos"][0]["rev"] == f"v{ruff}"
