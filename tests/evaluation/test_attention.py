@@ -93,7 +93,7 @@ def test_means_are_those_of_a_plain_loop_however_the_text_is_read(relative, segm
     model, by_hand = relative
     means = read(model, segment_length=segment_length, batch_size=batch_size)
     assert means.tokens == len(TEXT) - M
-    assert means.read == 1.0
+    assert means.progress == 1.0
     assert means.terms == ("a", "b", "c", "d")
     for place, name in enumerate(("attention", "a", "b", "c", "d")):
         expected = by_hand[:, :, place].mean(1).flatten(0, 1).numpy()
@@ -158,7 +158,7 @@ def test_terms_add_up_to_the_scores_that_give_the_output_of_the_layer(encoding, 
         layer.attention.register_forward_hook(lambda _, *of_layer, i=index: keep(i, *of_layer))
     with torch.inference_mode():
         for piece in tokens.split(4, dim=1):
-            with maps.watched(model, look):
+            with maps.attention_hooks(model, look):
                 _, memory = model(piece, memory, attention_length=M + 1)
         assert list(seen) == [0, 1]
         for index, (probabilities, terms) in seen.items():
@@ -177,7 +177,7 @@ def test_nothing_watches_afterwards_even_if_reading_fails():
     def fails(*_):
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt), maps.watched(model, fails):
+    with pytest.raises(KeyboardInterrupt), maps.attention_hooks(model, fails):
         model(torch.zeros(1, 3, dtype=torch.int64), model.empty_memory(1, M))
     model(torch.zeros(1, 3, dtype=torch.int64), model.empty_memory(1, M))
 
@@ -189,7 +189,7 @@ def test_only_one_layer_of_one_segment_is_held():
         assert all(reference() is None for reference in alive)
         alive.append(weakref.ref(probabilities))
 
-    with torch.inference_mode(), maps.watched(model, look):
+    with torch.inference_mode(), maps.attention_hooks(model, look):
         model(torch.zeros(2, 4, dtype=torch.int64), model.empty_memory(2, M))
     assert len(alive) == N
 
@@ -209,7 +209,7 @@ def test_without_terms_there_are_none():
     ],
 )
 def test_heads_are_chosen_by_entropy(entropy, expected):
-    assert maps.choose_heads(np.array(entropy)) == expected
+    assert maps.representative_heads(np.array(entropy)) == expected
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ from txl.evaluation.contexts import (
     TransformerScorer,
     choose_positions,
     context_lengths,
-    keep_scores,
-    kept_scores,
+    load_scores,
     reads_ahead,
+    save_scores,
     score,
 )
 from txl.evaluation.recl import effective_contexts
@@ -143,9 +143,9 @@ def test_what_is_scored_is_not_scored_again(tmp_path):
     work = score(reader, TEXT, positions, LENGTHS, 8, part)
     (_, total), (done, _) = itertools.islice(work, 2)
     path = tmp_path / "scores" / "one.npz"
-    keep_scores(path, "this", part, positions, LENGTHS)
-    assert np.isnan(kept_scores(path, "that", part.shape)).all()
-    again = kept_scores(path, "this", part.shape)
+    save_scores(path, "this", part, positions, LENGTHS)
+    assert np.isnan(load_scores(path, "that", part.shape)).all()
+    again = load_scores(path, "this", part.shape)
     assert 0 < np.isnan(again).mean() < 1
     rest = list(score(reader, TEXT, positions, LENGTHS, 8, again))
     assert rest[0] == (0, total - done)
@@ -153,7 +153,7 @@ def test_what_is_scored_is_not_scored_again(tmp_path):
     assert again == pytest.approx(whole, abs=1e-5)
     path.write_bytes(b"PK\3\4 torn")
     with pytest.raises(ValueError, match=r"one\.npz is damaged .*; remove it to score again"):
-        kept_scores(path, "this", part.shape)
+        load_scores(path, "this", part.shape)
 
 
 @pytest.mark.parametrize(

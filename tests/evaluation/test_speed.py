@@ -22,7 +22,7 @@ def test_the_recurrent_side_scores_as_one_reading_of_the_whole_text(segment, mon
     monkeypatch.setattr(speed, "CHUNK", 3)
     model, asked = small_model(), work(segment_length=segment)
     text_BT = speed._text(13, asked)
-    side = speed.Recurrent(model, text_BT, asked)
+    side = speed.RecurrentScorer(model, text_BT, asked)
     scores_BT = torch.cat([side.step()[1] for _ in range(5)], dim=1)
     states_BTD, _ = model(
         text_BT[:, :-1], model.empty_memory(3, 0), 9
@@ -34,9 +34,9 @@ def test_the_recurrent_side_scores_as_one_reading_of_the_whole_text(segment, mon
 @torch.inference_mode()
 def test_the_vanilla_side_reads_a_window_for_each_token_and_both_score_the_same_text():
     asked = work()
-    vanilla = speed.vanilla_of(small_model(), 9)
+    vanilla = speed.vanilla_copy(small_model(), 9)
     text_BT = speed._text(13, asked)
-    side = speed.Vanilla(vanilla, text_BT[0], asked)
+    side = speed.SlidingWindowScorer(vanilla, text_BT[0], asked)
     scores = torch.cat([side.step()[1] for _ in range(3)])[:, 0]
     for place, score in enumerate(scores, start=9):
         window = text_BT[:1, place - 9 : place]
@@ -44,14 +44,14 @@ def test_the_vanilla_side_reads_a_window_for_each_token_and_both_score_the_same_
         assert score.item() == pytest.approx(
             -vanilla.embedding.log_probabilities(states)[0, -1, text_BT[0, place]].item(), abs=1e-10
         )
-    recurrent = speed.Recurrent(small_model(), text_BT, asked)
+    recurrent = speed.RecurrentScorer(small_model(), text_BT, asked)
     assert recurrent.next + 1 == 9  # its first target is the vanilla side's
     assert text_BT[:, :9].unique(dim=0).shape[0] == 1 < text_BT[:, 9:].unique(dim=0).shape[0]
 
 
 def test_the_vanilla_model_is_the_same_shape_with_learned_positions():
     for model in (small_model(dtype=torch.float32), small_model(position=RotaryPosition)):
-        vanilla = speed.vanilla_of(model, 50)
+        vanilla = speed.vanilla_copy(model, 50)
         assert isinstance(vanilla.position, LearnedPosition)
         assert vanilla.position.vectors.shape == (2, 50, 12)
         assert vanilla.position.vectors.std() > 0.1
@@ -66,11 +66,11 @@ def test_the_vanilla_model_is_the_same_shape_with_learned_positions():
 @torch.inference_mode()
 def test_each_turn_moves_the_keys_once(attention, segment):
     asked = work(attention_length=attention, segment_length=segment)
-    side = speed.Recurrent(small_model(), speed._text(13, asked), asked)
+    side = speed.RecurrentScorer(small_model(), speed._text(13, asked), asked)
     moved = []
-    for _ in range(asked.turns):
+    for _ in range(asked.all_rounds):
         ends = [side.reader.end]
-        for _ in range(asked.segments_of_a_turn):
+        for _ in range(asked.segments_per_round):
             side.step()
             ends.append(side.reader.end)
         moved.append(sum(later <= sooner for sooner, later in itertools.pairwise(ends)))
@@ -82,7 +82,7 @@ def test_what_is_measured(monkeypatch):
     clock = iter([0, 1000, 1000, 2000, 0, 6, 100, 160, 200, 212, 300, 420])
     monkeypatch.setattr(speed.time, "perf_counter", lambda: next(clock))
     model, turns = small_model(), []
-    found = speed.measure(model, speed.vanilla_of(model, 9), work(segments=5), lambda: turns.append(1))
+    found = speed.measure(model, speed.vanilla_copy(model, 9), work(segments=5), lambda: turns.append(1))
     assert len(turns) == 2 * 3
     assert found["attention_length"] == 9
     recurrent, vanilla = found["recurrent"], found["vanilla"]
@@ -99,7 +99,7 @@ def test_what_is_measured(monkeypatch):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_both_sides_are_checked_against_plain_forward_passes(attention, dtype):
     model, asked = small_model(dtype=dtype), work(attention_length=attention)
-    found = speed.check(model, speed.vanilla_of(model, 9), asked)
+    found = speed.check(model, speed.vanilla_copy(model, 9), asked)
     assert set(found) == {"recurrent", "vanilla"}
     for side in found.values():
         assert max(side["states"], side["scores"]) < (1e-10 if dtype == torch.float64 else 1e-5)
@@ -117,11 +117,11 @@ def test_a_side_that_sees_a_key_less_is_refused_even_where_parameters_are_small(
     model = small_model(dtype=torch.float32)
     model.reset_parameters(init_std, init_std)
     with pytest.raises(ValueError, match=f"at attention length 40 the {name} side does not score as a plain"):
-        speed.check(model, speed.vanilla_of(model, 40), work(attention_length=40))
+        speed.check(model, speed.vanilla_copy(model, 40), work(attention_length=40))
 
 
 def test_in_bfloat16_it_measures_too():
     model = small_model(dtype=torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
-        found = speed.measure(model, speed.vanilla_of(model, 9), work())
+        found = speed.measure(model, speed.vanilla_copy(model, 9), work())
     assert found["slowdown"]["least"] > 0

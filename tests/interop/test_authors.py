@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from interop.test_checkpoints import READING, assert_same, described, message_of
+from txl.interop.authors_options import model_from_config
+from txl.interop.authors_parameters import NamesError, to_authors
 from txl.interop.checkpoints import export, load_foreign
-from txl.interop.official import NamesError, model_from_config, to_official
 from txl.model import TransformerXL
 
 AUTHORS = {"n_token": 13, "n_layer": 2, "d_model": 12, "n_head": 3, "d_head": 4, "d_inner": 20, "tgt_len": 6}
@@ -33,7 +34,7 @@ def authors_model(**changes) -> tuple[TransformerXL, dict]:
 def state_of(model) -> dict[str, torch.Tensor]:
     return {
         name: value.detach().clone()
-        for name, value in to_official(model, dict(model.named_parameters())).items()
+        for name, value in to_authors(model, dict(model.named_parameters())).items()
     }
 
 

@@ -7,8 +7,9 @@ import torch
 
 from conftest import small_model, verb
 from interop.test_parity import BASE
+from txl.interop.authors_options import model_from_config
+from txl.interop.authors_parameters import to_authors
 from txl.interop.checkpoints import load_foreign
-from txl.interop.official import model_from_config, to_official
 
 
 @pytest.fixture
@@ -17,7 +18,7 @@ def authors(tmp_path):
     torch.manual_seed(0)
     model = model_from_config(BASE)
     named = {name: parameter.detach() for name, parameter in model.named_parameters()}
-    torch.save(to_official(model, named), tmp_path / "state.pt")
+    torch.save(to_authors(model, named), tmp_path / "state.pt")
     (tmp_path / "options.json").write_text(json.dumps(BASE))
     return model, tmp_path
 

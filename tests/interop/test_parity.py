@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from conftest import verb
-from txl.interop.official import NamesError, from_official, model_from_config, to_official
+from txl.interop.authors_options import model_from_config
+from txl.interop.authors_parameters import NamesError, from_authors, to_authors
 from txl.interop.parity import Reference, compare
 from txl.model import blocked
 from txl.model.transformer import ATTENTION_BACKENDS
@@ -50,7 +51,7 @@ def write(path: Path, **changes) -> dict[str, np.ndarray]:
         "nll": np.zeros((batch, segments * config["tgt_len"])),
     }
     named = {name: parameter.detach() for name, parameter in model.named_parameters()}
-    arrays |= {f"param/{name}": value.numpy().copy() for name, value in to_official(model, named).items()}
+    arrays |= {f"param/{name}": value.numpy().copy() for name, value in to_authors(model, named).items()}
     np.savez(path, **arrays)
     reference = Reference(path)
     memory, scores = reference.start(model), []
@@ -65,7 +66,7 @@ def write(path: Path, **changes) -> dict[str, np.ndarray]:
         *_, memory = reference.read(model, 0, reference.start(model))
     score, *_ = reference.read(model, 1, memory)
     score.mean().backward()
-    gradients = to_official(model, {name: p.grad for name, p in model.named_parameters()})
+    gradients = to_authors(model, {name: p.grad for name, p in model.named_parameters()})
     arrays |= {f"grad/{name}": value.numpy().copy() for name, value in gradients.items()}
     np.savez(path, **arrays)
     return arrays
@@ -102,11 +103,11 @@ def test_a_value_that_is_off_fails(tmp_path, kind, attention):
 def test_a_missing_or_unknown_parameter_is_listed_and_nothing_loaded():
     model = model_from_config(BASE)
     named = {name: torch.full_like(parameter, 7.0) for name, parameter in model.named_parameters()}
-    tensors = to_official(model, named)
+    tensors = to_authors(model, named)
     del tensors["r_w_bias"], tensors["layers.1.pos_ff.CoreNet.0.bias"]
     tensors["surprise"] = torch.zeros(1)
     with pytest.raises(NamesError, match=r"missing: layers\.1\.pos_ff.*, r_w_bias; not known: surprise"):
-        from_official(model, tensors)
+        from_authors(model, tensors)
     assert not any((parameter == 7.0).any() for parameter in model.parameters())
 
 

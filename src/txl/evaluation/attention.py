@@ -1,10 +1,9 @@
-"""Where the heads look: attention by distance, the terms of the scores apart, single heads (Figures 5 to 7).
+"""What the heads attend to: attention by distance, the terms of the scores, single heads (Figures 5 to 7).
 
-Every token that is looked at sees itself and the M tokens before it, so that all are alike: distance 0 is the
-token itself, distance M the oldest slot of its memory. Heads are numbered through all layers, from 0: head
-`layer * H + head`.
+Every counted token sees itself and the M tokens before it: distance 0 is the token itself, distance M the
+oldest slot of its memory. Heads are numbered through all layers, from 0: `layer * H + head`.
 
-Letters, beside those of `txl.model`: `S = M + 1`, the distances 0 … M.
+Shapes as in `txl.model`, and `S = M + 1` for the distances 0 … M.
 """
 
 from __future__ import annotations
@@ -12,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.hooks import RemovableHandle
 
 from txl.model import PositionEncoding, TransformerXL
 from txl.model.attention import Attention
@@ -25,28 +26,28 @@ TERMS = ("a", "b", "c", "d")  # of §3.3, where the paper names them
 
 @dataclass(frozen=True)
 class AttentionMeans:
-    """Sums over the tokens read so far; the means are what they divide to.
+    """Sums over the tokens read so far, and their means.
 
     Attributes:
-        tokens: how many tokens were looked at.
-        read: which share of the reading is done, 0 to 1.
-        sums: `"attention"` and, for each of `TERMS` where they were asked for, its softmax, `[N, H, S]`;
-            `"entropy"` of the attention of each token in nats, `[N, H]`. float64.
-        terms: the terms that the scores of this model have: those that were not 0 everywhere.
+        tokens: how many tokens are counted.
+        progress: the fraction of the text that has been read.
+        sums: `"attention"` and, on request, the softmax of each of `TERMS`, `[N, H, S]`; `"entropy"` of the
+            attention of each token in nats, `[N, H]`. float64.
+        terms: the terms of this model's scores: those that were not 0 everywhere.
     """
 
     tokens: int
-    read: float
+    progress: float
     sums: Mapping[str, Tensor]
     terms: tuple[str, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What there are means of by distance: the attention, and the terms that the scores have."""
+        """The names of the means by distance: the attention and the terms of the scores."""
         return ("attention", *self.terms)
 
     def mean(self, name: str) -> np.ndarray:
-        """Return the mean over the tokens, `[N · H, S]` or `[N · H]`: a row for each head."""
+        """Return a row for each head, `[N · H, S]` or `[N · H]`."""
         return (self.sums[name] / max(self.tokens, 1)).flatten(0, 1).numpy()
 
 
@@ -59,24 +60,16 @@ def mean_attention(
     batch_size: int = 1,
     terms: bool = True,
 ) -> Iterator[AttentionMeans]:
-    """Read a text and yield the sums so far, after each segment.
+    """Read `[T]` tokens and yield the sums so far, after each segment; with `terms`, those of the terms too.
 
-    The tokens that are counted are those with M tokens before them: all of the text but its first M. The text
-    is divided among the rows of the batch; each row first reads, uncounted, the N · M tokens before its part,
-    which are all that can reach it through the memories of the layers. So neither the batch nor the length of
-    the segments changes the result, but for rounding, unless the encoding counts places within a segment
-    (`position.absolute`). Never more than one layer's attention in one segment is held.
-
-    Args:
-        model: in evaluation mode.
-        tokens: `[T]`, the text.
-        memory_length: M.
-        segment_length: L, tokens that are read at once.
-        batch_size: B, the rows that read at the same time.
-        terms: whether the terms of the scores are taken apart as well.
+    All tokens count but the first M, which have no full memory. The text is divided among the rows of the
+    batch; each row first reads, uncounted, the N · M tokens before its part, which are all that can reach it
+    through the memories of the layers. So neither the batch nor the segment length changes the result, except
+    for rounding, unless positions are absolute within a segment (`position.absolute`). At most the attention
+    of one layer in one segment is in memory.
 
     Raises:
-        ValueError: no token has M before it, or a length below 1.
+        ValueError: no token has M before it, or a length is below 1.
     """
     check_lengths(len(tokens), memory_length, segment_length, batch_size)
     rows = min(batch_size, len(tokens) - memory_length)
@@ -84,24 +77,24 @@ def mean_attention(
     begin, end = edges[:-1, None], edges[1:, None]
     start = np.maximum(0, begin - reach(model, memory_length))
     longest = int((end - start).max())
-    memory = model.empty_memory(rows, memory_length)
+    memory, device = model.empty_memory(rows, memory_length), model.embedding.bias.device
     shape = (model.n_layer, model.position.n_head, memory_length + 1)
     names = ("attention", *(TERMS if terms else ()))
     sums = {name: torch.zeros(shape, dtype=torch.float64) for name in names}
     sums["entropy"] = torch.zeros(shape[:2], dtype=torch.float64)
     means = AttentionMeans(0, 0.0, sums)
     for offset in range(0, longest, segment_length):
-        place = start + np.arange(offset, offset + segment_length)
-        counted = (place >= begin) & (place < end)
-        look = _Look(counted, memory_length, terms, device=memory.length.device)
-        text_BL = torch.from_numpy(tokens.take(place, mode="clip").astype(np.int64)).to(memory.length.device)
-        with watched(model, look) if counted.any() else nullcontext():
+        position = start + np.arange(offset, offset + segment_length)
+        counted = (position >= begin) & (position < end)
+        segment = _SegmentSums(counted, memory_length, terms, device)
+        text_BL = torch.from_numpy(tokens.take(position, mode="clip").astype(np.int64)).to(device)
+        with attention_hooks(model, segment) if counted.any() else nullcontext():
             _, memory = model(text_BL, memory, attention_length=memory_length + 1)
         means = AttentionMeans(
             means.tokens + int(counted.sum()),
             min(1.0, (offset + segment_length) / longest),
-            {name: total + look.added(name, total) for name, total in means.sums.items()},
-            tuple(sorted({*means.terms, *look.terms})),
+            {name: total + segment.total(name, total) for name, total in means.sums.items()},
+            tuple(sorted({*means.terms, *segment.terms})),
         )
         yield means
 
@@ -115,95 +108,75 @@ def attention_at(
     segment_length: int,
     heads: Sequence[int],
 ) -> np.ndarray:
-    """Return how single heads look from one segment, `[heads, L, M + L]`, float32.
+    """Return the attention of single heads in one segment, `[heads, L, M + L]`, float32.
 
-    Args:
-        model: in evaluation mode.
-        tokens: `[T]`, the text.
-        position: the place in the text of the segment's first token.
-        memory_length: M. Each token sees itself and the M before it, as in `mean_attention`.
-        segment_length: L.
-        heads: numbered through all layers.
-
-    Raises:
-        ValueError: a head that is not there, a place without M tokens before it or L tokens from it on.
+    Each token sees itself and the M before it, as in `mean_attention`. `position` is that of the segment's
+    first token. For the errors see `check_segment`.
     """
-    check_place(model, len(tokens), position, memory_length, segment_length, heads)
+    check_segment(model, len(tokens), position, memory_length, segment_length, heads)
     per_layer = model.position.n_head
     before = position - max(0, position - reach(model, memory_length))
     lengths = [before % segment_length, *[segment_length] * (before // segment_length)]
     memory = model.empty_memory(1, memory_length)
-    place = position - before
+    begin = position - before
     for length in [*filter(None, lengths), segment_length]:
-        text_1L = torch.from_numpy(tokens[None, place : place + length].astype(np.int64))
-        seen: dict[int, Tensor] = {}
+        text_1L = torch.from_numpy(tokens[None, begin : begin + length].astype(np.int64))
+        found: dict[int, Tensor] = {}
 
-        def look(layer: int, probabilities_BHLK: Tensor, *_: object, seen: dict = seen) -> None:
+        def collect(layer: int, probabilities_BHLK: Tensor, *_: object, found: dict = found) -> None:
             for index, attention_LK in enumerate(probabilities_BHLK[0], layer * per_layer):
                 if index in heads:
-                    seen[index] = attention_LK.float().cpu()
+                    found[index] = attention_LK.float().cpu()
 
-        with watched(model, look) if place == position else nullcontext():
+        with attention_hooks(model, collect) if begin == position else nullcontext():
             _, memory = model(text_1L.to(memory.length.device), memory, attention_length=memory_length + 1)
-        place += length
-    return torch.stack([seen[head] for head in heads]).numpy()
+        begin += length
+    return torch.stack([found[head] for head in heads]).numpy()
 
 
 def score_terms(
     q_BLHC: Tensor, k_BKHC: Tensor, position: PositionEncoding, layer: int, table: Tensor | None
 ) -> dict[str, Tensor]:
-    """Take the scores of a layer apart into the four terms of §3.3, which add up to them.
+    """Take the scores of a layer apart into the four terms of §3.3, which add up to the scores.
 
-    With (c) and (d) what is left of the scores when the query is 0, and (a) and (b) what the query adds to
-    the key's and to the distance's part: for `RelativePosition` the terms of the paper, and defined for every
-    encoding whose parts are linear in the query but for a constant, as all of ours are.
+    (c) and (d) are the scores of a query of zeros, (a) and (b) what the query adds to the parts of key and
+    distance. For `RelativePosition` these are the terms of the paper; they are defined for every encoding
+    whose parts are affine in the query, as all of ours are.
 
-    Args:
-        q_BLHC: the queries of `Attention.project`.
-        k_BKHC: its keys.
-        position: the encoding.
-        layer: which layer.
-        table: what `position.table` gave.
-
-    Returns:
-        For each of `TERMS` that the encoding can have, a tensor that broadcasts to `[B, H, L, K]`; what it
-        holds for keys after the query is meaningless.
+    Queries and keys are those of `Attention.project`, the table that of `position.table`. Returned is each of
+    `TERMS` that the encoding can have, broadcastable to `[B, H, L, K]`; the values for keys after the query
+    are meaningless.
     """
 
     def content(q_BLHC: Tensor) -> Tensor:
         q_BLHC, keys_BKHC = position.queries_and_keys(layer, q_BLHC, k_BKHC, table)
         return q_BLHC.transpose(1, 2) @ keys_BKHC.permute(0, 2, 3, 1)
 
-    nothing_1LHC = torch.zeros_like(q_BLHC[:1])
-    c_BHLK = content(nothing_1LHC)
+    zero_1LHC = torch.zeros_like(q_BLHC[:1])
+    c_BHLK = content(zero_1LHC)
     terms = {"a": content(q_BLHC) - c_BHLK, "c": c_BHLK}
     lengths, layer_table = (q_BLHC.shape[1], k_BKHC.shape[1]), position.layer_table(layer, table)
-    bias = position.distance_scores(layer, q_BLHC, layer_table).by_key(*lengths)
-    if bias is not None:
-        d_HLK = position.distance_scores(layer, nothing_1LHC, layer_table).by_key(*lengths)
+    bias, d_HLK = (
+        position.distance_scores(layer, queries, layer_table).by_key(*lengths)
+        for queries in (q_BLHC, zero_1LHC)
+    )
+    if bias is not None and d_HLK is not None:
         terms |= {"b": bias - d_HLK, "d": d_HLK}
     return terms
 
 
 def by_distance(by_key: Tensor, memory_length: int) -> Tensor:
-    """Turn `[…, L, M + L]` by key into `[…, L, M + 1]` by distance, without copying what is contiguous.
+    """Turn `[…, L, M + L]` by key into `[…, L, M + 1]` by distance, a view of a contiguous tensor.
 
-    Query i is key M + i, so that row i holds its distances M … 0 in the columns i … M + i: the window begins
-    one place further right in each row, which is every K + 1 places of the flat array.
+    Query i is key M + i: its distances M … 0 are the columns i … M + i. So each row's window begins one
+    column further right, which is K + 1 elements later in the flattened tensor.
     """
     keys = by_key.shape[-1]
     return by_key.flatten(-2).unfold(-1, memory_length + 1, keys + 1).flip(-1)
 
 
-def choose_heads(entropy: np.ndarray) -> dict[int, str]:
-    """Return the heads of a Figure 6 and why: by the entropy of their attention, averaged over the tokens.
-
-    The head with the highest entropy is the most uniform, the one with the lowest the most sparse, and
-    between them stands the one in the middle of the order.
-
-    Args:
-        entropy: of each head, one-dimensional.
-    """
+def representative_heads(entropy: np.ndarray) -> dict[int, str]:
+    """Return the heads to plot (Figure 6) and why: those of the highest, median and lowest entropy."""
     order = np.argsort(-entropy, kind="stable").tolist()
     chosen = {order[0]: "most uniform"}
     if len(order) > 2:
@@ -213,8 +186,8 @@ def choose_heads(entropy: np.ndarray) -> dict[int, str]:
     return chosen
 
 
-def places(tokens: int, memory_length: int, segment_length: int) -> tuple[int, int]:
-    """Return the first and the last place of a text where a segment can begin that has M tokens before it.
+def segment_positions(tokens: int, memory_length: int, segment_length: int) -> tuple[int, int]:
+    """Return the first and the last position in a text where a segment with a full memory can begin.
 
     Raises:
         ValueError: the text is too short for any.
@@ -227,7 +200,7 @@ def places(tokens: int, memory_length: int, segment_length: int) -> tuple[int, i
     return memory_length, tokens - segment_length
 
 
-def check_place(
+def check_segment(
     model: TransformerXL,
     tokens: int,
     position: int,
@@ -235,7 +208,7 @@ def check_place(
     segment_length: int,
     heads: Sequence[int],
 ) -> None:
-    """Raise ValueError unless `attention_at` can look at these heads at this place of so many tokens."""
+    """Raise ValueError unless these heads exist and a segment with a full memory can begin at `position`."""
     check_lengths(tokens, memory_length, segment_length)
     per_layer = model.position.n_head
     count = model.n_layer * per_layer
@@ -244,7 +217,7 @@ def check_place(
             f"heads={list(heads)}: the model has the heads 0 to {count - 1}, {per_layer} in each of "
             f"{model.n_layer} layers"
         )
-    first, last = places(tokens, memory_length, segment_length)
+    first, last = segment_positions(tokens, memory_length, segment_length)
     if not first <= position <= last:
         raise ValueError(
             f"position={position}: a segment of {segment_length} tokens with {memory_length} before it can "
@@ -274,69 +247,65 @@ def check_lengths(tokens: int, memory_length: int, segment_length: int, batch_si
         )
 
 
-Watcher = Callable[[int, Tensor, Callable[[], dict[str, Tensor]]], None]
+AttentionHook = Callable[[int, Tensor, Callable[[], dict[str, Tensor]]], None]
 
 
 @contextmanager
-def watched(model: TransformerXL, look: Watcher) -> Iterator[None]:
-    """While a model reads, call `look(layer, probabilities_BHLK, terms)` in each layer.
+def attention_hooks(model: TransformerXL, hook: AttentionHook) -> Iterator[None]:
+    """While a model reads, call `hook(layer, probabilities_BHLK, terms)` in each layer.
 
-    The probabilities are the model's own, as they go into its attention dropout; `terms()` gives
+    The probabilities are the model's own, as they enter the attention dropout; `terms()` returns
     `score_terms` of the same queries and keys.
     """
-    handles, entered, way = [], {}, model.attention
-    model.attention = "plain"  # the one that has them all at once
+    handles: list[RemovableHandle] = []
+    inputs: dict[int, tuple] = {}
+    backend = model.attention
+    model.attention = "plain"  # the only backend that holds all probabilities
 
-    def enter(index: int, attention: Attention, inputs: tuple) -> None:
-        entered[index] = (attention, inputs)
-
-    def leave(index: int, probabilities_BHLK: Tensor) -> None:
-        attention, (x_BLD, memory_BMD, _, position, layer, table) = entered.pop(index)
+    def leave(index: int, attention: Attention, probabilities_BHLK: Tensor) -> None:
+        x_BLD, memory_BMD, _, position, layer, table = inputs.pop(index)
 
         def terms() -> dict[str, Tensor]:
             q_BLHC, k_BKHC, _ = attention.project(x_BLD, memory_BMD)
             return score_terms(q_BLHC, k_BKHC, position, layer, table)
 
-        look(index, probabilities_BHLK, terms)
+        hook(index, probabilities_BHLK, terms)
 
     try:
         for index, layer in enumerate(model.layers):
-            attention = layer.attention
+            attention: Any = layer.attention
             handles += [
-                attention.register_forward_pre_hook(lambda module, x, i=index: enter(i, module, x)),
-                attention.dropout.register_forward_pre_hook(lambda _, x, i=index: leave(i, x[0])),
+                attention.register_forward_pre_hook(lambda _, args, i=index: inputs.update({i: args})),
+                attention.dropout.register_forward_pre_hook(
+                    lambda _, args, i=index, attention=attention: leave(i, attention, args[0])
+                ),
             ]
         yield
     finally:
-        model.attention = way
+        model.attention = backend
         for handle in handles:
             handle.remove()
 
 
-class _Look:
-    """The sums of one segment, layer by layer.
+class _SegmentSums:
+    """An `AttentionHook` that sums over the counted tokens of one segment, layer by layer."""
 
-    Args:
-        counted_BL: which of its tokens count.
-        memory_length: M.
-        terms: whether the scores are taken apart as well.
-        device: where the model is.
-    """
-
-    def __init__(self, counted_BL: np.ndarray, memory_length: int, terms: bool, device: torch.device) -> None:
+    def __init__(
+        self, counted_BL: np.ndarray, memory_length: int, with_terms: bool, device: torch.device
+    ) -> None:
         self.counted_BL = torch.from_numpy(counted_BL).to(device)
-        self.memory_length, self.apart = memory_length, terms
+        self.memory_length, self.with_terms = memory_length, with_terms
         self.layers: dict[str, list[Tensor]] = {}
         self.terms: set[str] = set()
 
     def __call__(
         self, layer: int, probabilities_BHLK: Tensor, terms: Callable[[], dict[str, Tensor]]
     ) -> None:
-        # Tokens that are not counted may see fewer keys, and padding sees what it likes: they weigh nothing.
+        # Uncounted tokens may see fewer keys, and padding may see anything: both have the weight 0.
         probabilities_BHLS = by_distance(probabilities_BHLK, self.memory_length)
         self._add("attention", probabilities_BHLS)
         self._add("entropy", torch.special.entr(probabilities_BHLS).sum(-1, keepdim=True))
-        if not self.apart:
+        if not self.with_terms:
             return
         found, shape = terms(), probabilities_BHLK.shape
         zero = probabilities_BHLK.new_zeros(())
@@ -351,8 +320,8 @@ class _Look:
         total_HS = torch.einsum("bhls,bl->hs", value_BHLS, weight_BL)
         self.layers.setdefault(name, []).append(total_HS.cpu().double())
 
-    def added(self, name: str, total: Tensor) -> Tensor:
-        """Return what this segment adds to a total of its name."""
+    def total(self, name: str, like: Tensor) -> Tensor:
+        """Return the sums of all layers in the shape of `like`; zeros if the segment has no counted token."""
         if name not in self.layers:
-            return torch.zeros_like(total)
-        return torch.stack(self.layers[name]).reshape(total.shape)
+            return torch.zeros_like(like)
+        return torch.stack(self.layers[name]).reshape(like.shape)

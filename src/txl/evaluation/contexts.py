@@ -10,7 +10,6 @@ what reading each context by itself gives, where no state depends on a later tok
 
 from __future__ import annotations
 
-import os
 import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ import torch
 from torch import Tensor
 
 from txl.model import TransformerXL
+from txl.records.files import atomic_path
 
 STRETCH = 64  # tokens scored in one place: more need fewer windows, fewer spread better over the text
 AGREES = 1e-3  # nats by which two ways to compute the same score may differ in float32
@@ -197,8 +197,8 @@ def score(
             yield done, total
 
 
-def kept_scores(path: Path, key: str, shape: tuple[int, int]) -> np.ndarray:
-    """Return the scores that `keep_scores` wrote under the same key, nan where they are missing.
+def load_scores(path: Path, key: str, shape: tuple[int, int]) -> np.ndarray:
+    """Return the scores that `save_scores` wrote under the same key, nan where they are missing.
 
     Args:
         path: of the file; it need not exist.
@@ -216,15 +216,10 @@ def kept_scores(path: Path, key: str, shape: tuple[int, int]) -> np.ndarray:
     return np.full(shape, np.nan, dtype=np.float32)
 
 
-def keep_scores(
+def save_scores(
     path: Path, key: str, scores_JP: np.ndarray, positions_P: np.ndarray, lengths: Sequence[int]
 ) -> None:
     """Write scores, whole or not at all, with the tokens and the lengths of context they belong to."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with part.open("wb") as file:
-            np.savez(file, key=np.array(key), scores=scores_JP, positions=positions_P, lengths=lengths)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    with atomic_path(path) as part, part.open("wb") as file:
+        np.savez(file, key=np.array(key), scores=scores_JP, positions=positions_P, lengths=lengths)

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from txl.data import border_text
-from txl.interop.authors import load_official
+from txl.interop.authors_options import load_authors_model
+from txl.interop.authors_parameters import NamesError
 from txl.interop.description import build
 from txl.interop.files import check_state, read_pickle, read_safetensors, write_safetensors
 from txl.interop.huggingface import read_pretrained
-from txl.interop.official import NamesError
 from txl.model import TransformerXL
 
 FORMAT = "1"
@@ -37,7 +37,7 @@ def load_foreign(
         path: a directory of Hugging Face's `save_pretrained`; a `state_dict` of the authors' PyTorch code; a
             `.safetensors` of `export`; a checkpoint of a run (`.ckpt`), or its run directory, of which
             checkpoints/best.ckpt is read or else last.ckpt.
-        config: the authors' options, for their `state_dict` only (see `authors.load_official`).
+        config: the authors' options, for their `state_dict` only (see `authors_options.load_authors_model`).
         trust: let a run's checkpoint name classes outside `txl.model`. They are imported, which runs them.
 
     Raises:
@@ -57,13 +57,13 @@ def load_foreign(
         tensors = check_state(content, path)
         if config is None:
             raise ValueError(f"{path} is a state_dict, which holds no options; give its run's as config")
-        model, description = load_official(tensors, config)
+        model, description = load_authors_model(tensors, config)
     elif config is not None:
         raise ValueError(f"{path} holds its own options; config is for the authors' state_dict only")
     elif of_run:
         model, description = _load_run(content, path, trust)
     elif path.is_dir():
-        model, description = load_official(*read_pretrained(path))
+        model, description = load_authors_model(*read_pretrained(path))
     else:
         model, description = _load_exported(path)
     return model.eval(), description

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import re
 from collections.abc import Mapping
@@ -13,6 +12,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+
+from txl.records.files import atomic_path
 
 
 class PickledObjectError(ValueError):
@@ -90,13 +91,8 @@ def write_safetensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mappi
     """
     if not path.parent.is_dir():
         raise FileNotFoundError(f"the folder {path.parent} does not exist; make it first")
-    part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        save_file(dict(tensors), part, metadata=dict(metadata))
-        with part.open("rb+") as file:
-            os.fsync(file.fileno())
-        part.replace(path)
+        with atomic_path(path) as part:
+            save_file(dict(tensors), part, metadata=dict(metadata))
     except SafetensorError as error:
         raise OSError(f"{path} cannot be written: {error}") from error
-    finally:
-        part.unlink(missing_ok=True)

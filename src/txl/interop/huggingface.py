@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from txl.interop.authors import check_types
+from txl.interop.authors_options import check_option_types
 from txl.interop.files import check_state, read_pickle, read_safetensors
 
 # Options with the same name and meaning in the authors' code. `adaptive` is not among them: their model never
@@ -61,7 +61,7 @@ def _options(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} lacks {', '.join(missing)}: it is no configuration of TransfoXLLMHeadModel")
     options = {name: config[name] for name in SAME}
     options |= {"n_token": config["vocab_size"], "attn_type": 0}
-    check_types(options)
+    check_option_types(options)
     return options
 
 

@@ -18,7 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from txl.interop.official import from_official, model_from_config, to_official
+from txl.interop.authors_options import model_from_config
+from txl.interop.authors_parameters import from_authors, to_authors
 from txl.model import Memory, TransformerXL
 
 TOLERANCE = {"scores": 2e-5, "memories": 2e-5, "gradients": 2e-5, "training losses": 2e-4}
@@ -82,7 +83,7 @@ class Reference:
         model = model_from_config(self.config)
         parameters = {name.removeprefix("param/"): torch.from_numpy(np.array(value))
                       for name, value in self.arrays.items() if name.startswith("param/")}  # fmt: skip
-        from_official(model, parameters)
+        from_authors(model, parameters)
         return model
 
     def read(self, model: TransformerXL, segment: int, memory: Memory) -> tuple[Tensor, Tensor, Memory]:
@@ -151,7 +152,7 @@ def _compare_gradients(reference: Reference, model: TransformerXL, comparison: C
         *_, memory = reference.read(model, 0, reference.start(model))
     scores, *_ = reference.read(model, 1, memory)
     scores.mean().backward()
-    ours = to_official(model, {name: parameter.grad for name, parameter in model.named_parameters()})
+    ours = to_authors(model, {name: parameter.grad for name, parameter in model.named_parameters()})
     for name, value in theirs.items():
         comparison.add("gradients", ours[name.removeprefix("grad/")], value)
 

@@ -6,6 +6,8 @@ import fcntl
 import math
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -57,18 +59,26 @@ def is_locked(directory: Path) -> bool:
     return False
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file beside its place and rename it, so that nobody ever sees a part of it."""
+@contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """Yield a temporary path beside `path`, which replaces `path` unless an exception is raised.
+
+    So nobody ever sees a partial file: the data are on the disk before the rename.
+    """
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with part.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
+        yield part
+        with part.open("rb+") as file:
             os.fsync(file.fileno())
         part.replace(path)
-    except OSError:
+    finally:
         part.unlink(missing_ok=True)
-        raise
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a text file, whole or not at all."""
+    with atomic_path(path) as part:
+        part.write_text(text, "utf-8")
 
 
 def finite(value: Any) -> Any:

@@ -115,12 +115,12 @@ def _measure(
         memory = memory_of(trained.description.get("reading") or {})
     segment = max(1, min(memory, ROWS)) if chosen.segment_length is None else chosen.segment_length
     maps.check_lengths(len(text), memory, segment, chosen.batch_size)
-    first, last = maps.places(len(text), memory, segment)
+    first, last = maps.segment_positions(len(text), memory, segment)
     place = int(chosen.position) if chosen.position != "random" else None
     if place is None:
         place = int(np.random.default_rng(chosen.seed).integers(first, last + 1))
     asked = [0] if chosen.heads is None else chosen.heads
-    maps.check_place(model, len(text), place, memory, segment, asked)  # refuse before the long reading
+    maps.check_segment(model, len(text), place, memory, segment, asked)  # refuse before the long reading
     counted = text if chosen.tokens is None else text[: memory + chosen.tokens]
     with inference_context(model, chosen.device, "32-true"):
         means, complete = _read(
@@ -128,7 +128,7 @@ def _measure(
         )
         entropy = means.mean("entropy")
         heads = (
-            maps.choose_heads(entropy)
+            maps.representative_heads(entropy)
             if chosen.heads is None
             else dict.fromkeys(chosen.heads, "chosen by hand")
         )
@@ -185,7 +185,7 @@ def _read(reading) -> tuple[AttentionMeans, bool]:
         task = bar.add_task("", total=1.0, tokens=0)
         try:
             for means in reading:
-                bar.update(task, completed=means.read, tokens=means.tokens)
+                bar.update(task, completed=means.progress, tokens=means.tokens)
         except KeyboardInterrupt:
             if means is None or not means.tokens:
                 raise

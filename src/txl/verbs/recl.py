@@ -171,7 +171,7 @@ def _scored(
     import numpy as np
     import torch
 
-    from txl.evaluation.contexts import SeparateContexts, keep_scores, kept_scores, reads_ahead, score
+    from txl.evaluation.contexts import SeparateContexts, load_scores, reads_ahead, save_scores, score
     from txl.runs.trained import inference_context
 
     cut = [min(length, one.cap or length) for length in lengths]
@@ -180,7 +180,7 @@ def _scored(
     name = re.sub(r"\W+", "_", one.name)
     path = folder / "scores" / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:8]}.npz"
     key = hashlib.sha256(key.encode()).hexdigest()
-    scores_JP = kept_scores(path, key, (len(distinct), len(positions)))
+    scores_JP = load_scores(path, key, (len(distinct), len(positions)))
     if np.isnan(scores_JP).any():
         with inference_context(one.model, chosen.device, "32-true"), _bar(one.name) as advance:
             window = text.tokens[positions[-1] - distinct[-1] : positions[-1] + 1].astype(np.int64)
@@ -193,12 +193,12 @@ def _scored(
                 ):
                     advance(done, total)
                     if time.monotonic() - saved > SAVED_EVERY:
-                        keep_scores(path, key, scores_JP, positions, distinct)
+                        save_scores(path, key, scores_JP, positions, distinct)
                         saved = time.monotonic()
             except ValueError as error:
                 raise ValueError(f"{one.name}: {error}") from error
             finally:
-                keep_scores(path, key, scores_JP, positions, distinct)
+                save_scores(path, key, scores_JP, positions, distinct)
     return scores_JP[[distinct.index(length) for length in cut]], f"scores/{path.name}"
 
 

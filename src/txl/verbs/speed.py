@@ -198,18 +198,18 @@ def _lengths(
     bar: Progress,
 ) -> None:
     """Check what will be measured, then measure length after length; after each the result is written."""
-    from txl.evaluation.speed import check, measure, vanilla_of
+    from txl.evaluation.speed import check, measure, vanilla_copy
     from txl.runs.trained import inference_context
     from txl.training.hardware import device_name
 
-    vanilla, task, paper = vanilla_of(model, max(chosen.attention_length)), bar.tasks[0].id, published()
+    vanilla, task, paper = vanilla_copy(model, max(chosen.attention_length)), bar.tasks[0].id, published()
     precise = "64-true" if chosen.precision == "64-true" else "32-true"
     with (
         inference_context(model, chosen.device, precise) as (device, _),
         inference_context(vanilla, chosen.device, precise),
     ):
         works, differences = works_of(chosen, own, device.type), []
-        bar.update(task, total=sum(1 + 2 * work.turns for work in works))
+        bar.update(task, total=sum(1 + 2 * work.all_rounds for work in works))
         for work in works:
             bar.update(task, description=f"checking attention length {work.attention_length:,}")
             differences.append(check(model, vanilla, work))
@@ -263,7 +263,7 @@ def about(model: TransformerXL, works: list[SpeedCase], chosen: Speed) -> dict[s
         },
         "settings": {
             **settings,
-            "segments": {str(work.attention_length): work.segments_of_a_turn for work in works},
+            "segments": {str(work.attention_length): work.segments_per_round for work in works},
         },
         "vanilla": "the same shape with learned positions before each layer (Al-Rfou et al. 2018), random; "
         "one prediction for each window, which is read anew; no memory, nothing kept",

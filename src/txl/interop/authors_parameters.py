@@ -1,6 +1,6 @@
 """The authors' names and layouts (github kimiyoung/transformer-xl, `pytorch/mem_transformer.py`).
 
-`from_official` and `to_official` are one another's inverse, for parameters and for their gradients alike:
+`from_authors` and `to_authors` are one another's inverse, for parameters and for their gradients alike:
 
     authors                                 here
     word_emb.emb_layers.i.weight            embedding.weights.i          (crit.out_layers.i.weight: the same)
@@ -23,12 +23,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from txl.interop.description import build
 from txl.model import LearnedPosition, RelativePosition, ShawPosition, SinusoidalPosition, TransformerXL
 
 LAYER_NAMES = {
@@ -53,66 +51,7 @@ class NamesError(ValueError):
         super().__init__("the parameters do not fit the model; " + "; ".join(parts))
 
 
-def model_from_config(config: Mapping[str, Any]) -> TransformerXL:
-    """Return the model that the authors' options describe.
-
-    Args:
-        config: see `describe`.
-
-    Raises:
-        ValueError: what the authors' code does there is not what this model can do.
-    """
-    return build(describe(config))
-
-
-def describe(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the authors' options in our terms (see `txl.interop.description`).
-
-    Args:
-        config: `n_token`, `n_layer`, `d_model`, `n_head`, `d_head`, `d_inner`, `attn_type` and, where they
-            are not the defaults, `d_embed`, `cutoffs`, `div_val`, `tie_projs`, `pre_lnorm`, `clamp_len`,
-            `tgt_len`, `ext_len`, `mem_len`, `untie_r` (Hugging Face's: u and v for each layer).
-
-    Raises:
-        ValueError: what the authors' code does there is not what this model can do.
-    """
-    kind = config["attn_type"]
-    clamp = config.get("clamp_len", -1)
-    clamp = clamp if clamp > 0 else None
-    if kind not in (0, 1, 2, 3):
-        raise ValueError(f"attn_type {kind} is none of the authors' 0, 1, 2, 3")
-    if kind in (2, 3) and config.get("mem_len", 0) > 0:
-        raise ValueError(
-            f"attn_type {kind} with mem_len {config['mem_len']}: the authors' code adds positions to cached "
-            "states in place, again at every segment; here cached states are never altered (§3.3)"
-        )
-    if kind in (2, 3) and config.get("pre_lnorm", False):
-        raise ValueError(
-            f"attn_type {kind} with pre_lnorm: the authors' code normalizes keys and values but not queries"
-        )
-    shared = not config.get("untie_r", False)
-    positions = {
-        0: {"_target_": "txl.model.RelativePosition", "clamp_length": clamp, "shared_biases": shared},
-        1: {"_target_": "txl.model.ShawPosition", "clamp_length": clamp, "global_terms": True},
-        2: {"_target_": "txl.model.SinusoidalPosition", "clamp_length": clamp, "from_end": True},
-        3: {"_target_": "txl.model.LearnedPosition"},
-    }
-    lengths = [config.get(name, 0) for name in ("tgt_len", "ext_len", "mem_len")]
-    cutoffs = list(config.get("cutoffs") or ())
-    model = {
-        "_target_": "txl.model.TransformerXL",
-        "vocabulary": config["n_token"],
-        **{name: config[name] for name in ("n_layer", "d_model", "n_head", "d_head", "d_inner")},
-        "d_embed": config.get("d_embed"),
-        "cutoffs": cutoffs,
-        "div_val": config.get("div_val", 1),
-        "tie_projections": list(config.get("tie_projs") or ())[: len(cutoffs) + 1],
-        "pre_norm": config.get("pre_lnorm", False),
-    }
-    return {"model": model, "position": {**positions[kind], "key_length": max(1, sum(lengths))}}
-
-
-def to_official(model: TransformerXL, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def to_authors(model: TransformerXL, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return parameters (or gradients) under the authors' names, tied ones under both.
 
     Args:
@@ -120,7 +59,7 @@ def to_official(model: TransformerXL, tensors: Mapping[str, Tensor]) -> dict[str
         tensors: by the names of `model.named_parameters()`.
     """
     given, out = dict(tensors), {}
-    for name, tensor in _embedding_to_official(model, given).items():
+    for name, tensor in _embedding_to_authors(model, given).items():
         out[name] = tensor
     for index in range(model.n_layer):
         ours, theirs = f"layers.{index}.", f"layers.{index}."
@@ -153,7 +92,7 @@ def to_official(model: TransformerXL, tensors: Mapping[str, Tensor]) -> dict[str
     return out
 
 
-def _embedding_to_official(model: TransformerXL, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _embedding_to_authors(model: TransformerXL, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
     embedding, out = model.embedding, {}
     for index in range(len(embedding.weights)):
         weight = given[f"embedding.weights.{index}"]
@@ -178,10 +117,10 @@ def _embedding_to_official(model: TransformerXL, given: Mapping[str, Tensor]) ->
     return out
 
 
-def from_official(model: TransformerXL, tensors: Mapping[str, Tensor]) -> None:
+def from_authors(model: TransformerXL, tensors: Mapping[str, Tensor]) -> None:
     """Load parameters by the authors' names into a model.
 
-    What is written under the names of `to_official` is read back: each of the model's parameters is found as
+    What is written under the names of `to_authors` is read back: each of the model's parameters is found as
     the part of the authors' tensors where it would be written.
 
     Raises:
@@ -189,12 +128,12 @@ def from_official(model: TransformerXL, tensors: Mapping[str, Tensor]) -> None:
         ValueError: a tensor of another shape, or tied parameters that differ. Nothing is loaded then.
     """
     own = dict(model.named_parameters())
-    # Number every entry of every parameter, and see where to_official takes the numbers.
+    # Number every entry of every parameter, and see where to_authors takes the numbers.
     numbers, total = {}, 0
     for name, parameter in own.items():
         numbers[name] = torch.arange(total, total + parameter.numel()).view(parameter.shape)
         total += parameter.numel()
-    places = to_official(model, numbers)
+    places = to_authors(model, numbers)
     ignored = {"pos_emb.inv_freq"}  # a constant that some versions of torch save
     missing, unknown = places.keys() - tensors.keys(), tensors.keys() - places.keys() - ignored
     if missing or unknown:

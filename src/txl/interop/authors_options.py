@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from txl.interop.authors_parameters import from_authors
 from txl.interop.description import build
-from txl.interop.official import describe, from_official
 from txl.model import TransformerXL
 
 REQUIRED = ("n_token", "n_layer", "d_model", "n_head", "d_head", "d_inner", "attn_type")
@@ -23,7 +23,66 @@ NUMBERS = (*REQUIRED, "d_embed", "div_val", "tgt_len", "ext_len", "mem_len", "cl
 LISTS = ("cutoffs", "tie_projs")
 
 
-def load_official(
+def model_from_config(config: Mapping[str, Any]) -> TransformerXL:
+    """Return the model that the authors' options describe.
+
+    Args:
+        config: see `describe`.
+
+    Raises:
+        ValueError: what the authors' code does there is not what this model can do.
+    """
+    return build(describe(config))
+
+
+def describe(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the authors' options in our terms (see `txl.interop.description`).
+
+    Args:
+        config: `n_token`, `n_layer`, `d_model`, `n_head`, `d_head`, `d_inner`, `attn_type` and, where they
+            are not the defaults, `d_embed`, `cutoffs`, `div_val`, `tie_projs`, `pre_lnorm`, `clamp_len`,
+            `tgt_len`, `ext_len`, `mem_len`, `untie_r` (Hugging Face's: u and v for each layer).
+
+    Raises:
+        ValueError: what the authors' code does there is not what this model can do.
+    """
+    kind = config["attn_type"]
+    clamp = config.get("clamp_len", -1)
+    clamp = clamp if clamp > 0 else None
+    if kind not in (0, 1, 2, 3):
+        raise ValueError(f"attn_type {kind} is none of the authors' 0, 1, 2, 3")
+    if kind in (2, 3) and config.get("mem_len", 0) > 0:
+        raise ValueError(
+            f"attn_type {kind} with mem_len {config['mem_len']}: the authors' code adds positions to cached "
+            "states in place, again at every segment; here cached states are never altered (§3.3)"
+        )
+    if kind in (2, 3) and config.get("pre_lnorm", False):
+        raise ValueError(
+            f"attn_type {kind} with pre_lnorm: the authors' code normalizes keys and values but not queries"
+        )
+    shared = not config.get("untie_r", False)
+    positions = {
+        0: {"_target_": "txl.model.RelativePosition", "clamp_length": clamp, "shared_biases": shared},
+        1: {"_target_": "txl.model.ShawPosition", "clamp_length": clamp, "global_terms": True},
+        2: {"_target_": "txl.model.SinusoidalPosition", "clamp_length": clamp, "from_end": True},
+        3: {"_target_": "txl.model.LearnedPosition"},
+    }
+    lengths = [config.get(name, 0) for name in ("tgt_len", "ext_len", "mem_len")]
+    cutoffs = list(config.get("cutoffs") or ())
+    model = {
+        "_target_": "txl.model.TransformerXL",
+        "vocabulary": config["n_token"],
+        **{name: config[name] for name in ("n_layer", "d_model", "n_head", "d_head", "d_inner")},
+        "d_embed": config.get("d_embed"),
+        "cutoffs": cutoffs,
+        "div_val": config.get("div_val", 1),
+        "tie_projections": list(config.get("tie_projs") or ())[: len(cutoffs) + 1],
+        "pre_norm": config.get("pre_lnorm", False),
+    }
+    return {"model": model, "position": {**positions[kind], "key_length": max(1, sum(lengths))}}
+
+
+def load_authors_model(
     tensors: Mapping[str, Tensor], config: Mapping[str, Any]
 ) -> tuple[TransformerXL, dict[str, Any]]:
     """Return the model of the authors' parameters and its description (see `description`).
@@ -35,7 +94,7 @@ def load_official(
 
     Raises:
         NamesError: parameters that are missing or unknown.
-        ValueError: options that are missing, unknown or contradict the tensors, or what `from_official`
+        ValueError: options that are missing, unknown or contradict the tensors, or what `from_authors`
             and `describe` refuse.
     """
     if all(name.startswith("module.") for name in tensors):
@@ -55,7 +114,7 @@ def load_official(
     model = build(description)
     # Half precision becomes float32, which holds its values exactly; double precision stays.
     model.to(torch.promote_types(next(iter(tensors.values())).dtype, torch.float32))
-    from_official(model, tensors)
+    from_authors(model, tensors)
     return model, description
 
 
@@ -67,7 +126,7 @@ def _complete(tensors: Mapping[str, Tensor], given: Mapping[str, Any]) -> dict[s
             f"these are no options of the authors' model: {', '.join(unknown)}; leave them out, there are "
             f"{', '.join(sorted(OPTIONS))}"
         )
-    check_types(given)
+    check_option_types(given)
     found = read_off(tensors)
     claims = {**given, "n_head·d_head": _product(given), "tgt_len + ext_len + mem_len": _keys(given)}
     wrong = [
@@ -84,7 +143,7 @@ def _complete(tensors: Mapping[str, Tensor], given: Mapping[str, Any]) -> dict[s
     return options
 
 
-def check_types(options: Mapping[str, Any]) -> None:
+def check_option_types(options: Mapping[str, Any]) -> None:
     """Raise ValueError unless numbers are whole numbers and lists are lists."""
     kinds = dict.fromkeys(NUMBERS, int) | dict.fromkeys(LISTS, (list, tuple))
     for name, kind in kinds.items():
@@ -96,7 +155,7 @@ def check_types(options: Mapping[str, Any]) -> None:
 def read_off(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     """Return the options that names and shapes of the authors' parameters tell.
 
-    Only what is there is evidence: a parameter that is missing is for `from_official` to name.
+    Only what is there is evidence: a parameter that is missing is for `from_authors` to name.
     """
     found: dict[str, Any] = {}
     layers = {name.split(".")[1] for name in tensors if name.startswith("layers.")}
