@@ -105,10 +105,15 @@ def read_results(directory: Path) -> dict[str, Any]:
     Raises:
         ValueError: it is damaged.
     """
+    results = _load(directory)
+    return results | settled(results["status"], directory)
+
+
+def _load(directory: Path) -> dict[str, Any]:
     path = Path(directory) / "results.json"
     try:
         results = json.loads(path.read_text("utf-8"))
-        return results | settled(results["status"], directory)
+        return results | {"status": results["status"]}
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"{path} is damaged ({type(error).__name__}: {error}); restore it, or delete it to start the run "
@@ -130,6 +135,6 @@ def read_status(directory: Path) -> str | None:
 
 def record_outcome(directory: Path, status: str, message: str) -> None:
     """Record how a run ended where its first process cannot, unless a process of the run has recorded it."""
-    results = read_results(directory)
+    results = _load(directory)
     if results["status"] == "running":
         write_results(directory, results | {"status": status, "error": message, "finished_at": utc_now()})

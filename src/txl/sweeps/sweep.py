@@ -11,6 +11,7 @@ import importlib.util
 import json
 import logging
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 from txl.records.files import lock_directory, write_atomically
-from txl.records.results import initial_results, read_status
+from txl.records.results import initial_results, read_status, record_outcome
 from txl.report.render.tables import summary_of, write_tables
 from txl.settings.errors import ConfigError
 from txl.sweeps.arguments import SweepArguments, ablation_of, parse
@@ -217,6 +218,12 @@ def run_jobs(
         launcher = Plugins.instance().instantiate_launcher(context, task, config)
         try:
             returned = launcher.launch([job.words(directory) for job in todo], initial_job_idx=0)
+        except SystemExit:  # a second signal, after which the launcher has killed its workers
+            for job in todo:
+                if read_status(directory / job.directory):
+                    name = signal.Signals(stop.received or signal.SIGTERM).name
+                    record_outcome(directory / job.directory, "interrupted", f"stopped by {name}")
+            raise
         except Exception as error:  # the launcher's own: of a worker or a job of SLURM that was killed
             console.print(f"the launcher failed: {error}", markup=False, soft_wrap=True, style="red")
             returned = []
