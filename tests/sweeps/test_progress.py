@@ -36,7 +36,7 @@ class Watched:
         (directory / "results.json").write_text(json.dumps(results or {"status": "running"}))
         self.written += 1  # a stamp that differs, however coarse the file system's
         os.utime(directory / "results.json", ns=(self.written, self.written))
-        self.progress.look()
+        self.progress.update()
 
     def left(self, time):
         self.clock.now = time

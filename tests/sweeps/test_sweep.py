@@ -367,7 +367,7 @@ MEASURED = "evaluation: {verb: attention, laptop: [a=1, b=2]}\n"
     [
         (["+ablation=mein.yaml"], "there is no ablation mein"),
         (["hydra/launcher=gone"], "Could not find 'hydra/launcher/gone'"),
-        (["optimizer.lr=interval(0,1)"], "names no list of values; give one: optimizer.lr=1,2,3"),
+        (["optimizer.lr=interval(0,1)"], "is not a list of values; give one: optimizer.lr=1,2,3"),
     ],
 )
 def test_a_mistake_is_one_line_before_anything_starts(run, words, said):

@@ -1,4 +1,4 @@
-"""`-m --dry-run`: every job of a sweep with its overrides, what it costs, and what is done already."""
+"""`-m --dry-run`: every job of a sweep with its overrides, cost and status."""
 
 from __future__ import annotations
 
@@ -14,13 +14,7 @@ from txl.sweeps.jobs import Job
 
 
 def plan(jobs: list[Job], evaluations: list[SweepEvaluation], sweep: Path) -> Text:
-    """Return what a sweep would do, to be printed: two lines a job.
-
-    Args:
-        jobs: of the sweep.
-        evaluations: what is measured of them then.
-        sweep: its directory.
-    """
+    """Return the plan of a sweep to print, two lines a job."""
     common = set(jobs[0].overrides).intersection(*(job.overrides for job in jobs)) if len(jobs) > 1 else set()
     shared = [word for word in jobs[0].overrides if word in common] if jobs else []
     lines = [Text(f"{len(jobs)} jobs in {os.path.relpath(sweep)}" + (", all with" if shared else ""))]
@@ -28,18 +22,18 @@ def plan(jobs: list[Job], evaluations: list[SweepEvaluation], sweep: Path) -> Te
     width = max((len(job.row) for job in jobs), default=0)
     operations, costs = 0.0, {}
     for job in jobs:
-        status = job.check_directory(sweep)
-        said = f"seed {job.seed}  {status or 'to do'}"
+        status = job.check_directory(sweep / job.directory)
+        text = f"seed {job.seed}  {status or 'to do'}"
         if job.config is None:
-            said = f"seed {job.seed}  cannot run: {job.error}"
+            text = f"seed {job.seed}  cannot run: {job.error}"
         else:
             key = json.dumps({**job.config, "seed": None}, sort_keys=True)  # seeds cost the same
             if key not in costs:
                 costs[key] = cost_of(job)
-            text, flops = costs[key]
+            cost, flops = costs[key]
             operations += flops if status != "completed" else 0.0
-            said += f"  {text}"
-        lines.append(Text(f"{job.row:<{width}}  ", "bold") + Text(said))
+            text += f"  {cost}"
+        lines.append(Text(f"{job.row:<{width}}  ", "bold") + Text(text))
         lines.append(Text(f"    {' '.join(word for word in job.overrides if word not in common)}", "dim"))
     for one in evaluations:
         lines.append(Text("then  ", "bold") + Text(f"txl {one.verb} {' '.join(one.jobs)}"))
@@ -49,7 +43,7 @@ def plan(jobs: list[Job], evaluations: list[SweepEvaluation], sweep: Path) -> Te
 
 
 def cost_of(job: Job) -> tuple[str, float]:
-    """Return what a job costs, in words and as operations of training; 0 where it cannot be told."""
+    """Return the cost of a job, as text and in training operations; 0 where it is unknown."""
     try:
         cost = describe(job.settings)
     except (ValueError, OSError, ImportError) as error:

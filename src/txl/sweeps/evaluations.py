@@ -1,9 +1,9 @@
-"""What is measured when a sweep's models are trained: `txl recl` of a group, `txl attention` of each.
+"""Measurements of a sweep's trained models: `txl recl` of a group, `txl attention` of each model.
 
-Or `txl speed`, for which no model is trained. The ablation's `evaluation` says which verb, of which rows
-together, with which settings. Each is a process of its own with a directory below `evaluations/`: what the
-verb writes, what it printed in `console.log`, and in `evaluation.json` how it ended. One that is done is not
-repeated unless a model was trained anew since.
+Or `txl speed`, which needs no trained model. The ablation's `evaluation` names the verb, its settings and the
+rows it measures together. Each evaluation is a process with a directory below `evaluations/`: the results of
+the verb, its output in `console.log`, and its status in `evaluation.json`. One that is completed is not
+repeated unless a model was trained again since.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class SweepEvaluation:
         verb: of `txl`.
         name: of its directory.
         rows: of its models.
-        jobs: their run directories in that of the sweep; none for what needs no trained model.
+        jobs: the run directories of its models, relative to the sweep's; none if it needs no trained model.
         settings: `key=value` words for the verb.
-        figures: that the report shows, by their names without ending; `None` for all.
+        figures: stems of those that the report shows; `None` for all.
     """
 
     verb: str
@@ -53,11 +53,10 @@ class SweepEvaluation:
 
     @property
     def directory(self) -> str:
-        """Its directory in that of the sweep."""
+        """Relative to the sweep's."""
         return f"evaluations/{self.name}"
 
     def described(self) -> dict[str, Any]:
-        """Return it as `sweep.json` has it."""
         return {
             "verb": self.verb,
             "directory": self.directory,
@@ -67,10 +66,10 @@ class SweepEvaluation:
         }
 
     def words(self, sweep: Path) -> list[str]:
-        """Return what the verb is told beside its models and places.
+        """Return the arguments of the verb beside models and paths.
 
-        A model reads with the attention length at which it is best, of those that it was tried at, or else
-        with that of its training: read far beyond, its scores jump about, which looks like a gain.
+        A model is read with the best of the attention lengths it was tried at, or else with that of training:
+        far beyond it, scores jump about, which looks like a gain.
         """
         if self.verb != "recl":
             return self.settings
@@ -79,8 +78,8 @@ class SweepEvaluation:
         return [f"names=[{names}]", f"attention_length=[{lengths}]", *self.settings]
 
     def command(self, sweep: Path) -> list[str]:
-        """Return the command line. The models are this sweep's own, so that their code may be imported."""
-        place = Path(os.path.relpath(sweep))  # so that what the verb writes names no place of a machine
+        """Return the command line. The models are our own, so that their code may be imported."""
+        place = Path(os.path.relpath(sweep))  # so that the results name no path of this machine
         models = [os.path.join(".", place, job) for job in self.jobs]
         folder = place / self.directory
         out = result_of(folder, self.verb) if self.verb == "speed" else folder
@@ -90,22 +89,22 @@ class SweepEvaluation:
         ]
 
     def is_done(self, sweep: Path) -> bool:
-        """Return whether its result is there, of these settings and of the models as they are now."""
+        """Return whether there is a result of these settings and of the models as they are now."""
         folder = sweep / self.directory
-        result, said = modification_time(result_of(folder, self.verb)), how(folder)
+        result, outcome = modification_time(result_of(folder, self.verb)), read_outcome(folder)
         trained = [
             modification_time(path)
             for job in self.jobs
             for path in (sweep / job / "checkpoints").glob("*.ckpt")
         ]
         return (
-            said.get("status") == "completed"
-            and (said.get("jobs"), said.get("words")) == (self.jobs, self.words(sweep))
+            outcome.get("status") == "completed"
+            and (outcome.get("jobs"), outcome.get("words")) == (self.jobs, self.words(sweep))
             and result >= max(trained, default=1)
         )
 
     def missing(self, sweep: Path) -> str | None:
-        """Return the first model that is not trained, in words."""
+        """Return a message about the first model that is not trained."""
         for job in self.jobs:
             if (status := read_status(sweep / job)) != "completed":
                 return f"{job} is {status or 'not there'}"
@@ -113,58 +112,58 @@ class SweepEvaluation:
 
 
 def attention_length(results: dict[str, Any]) -> int:
-    """Return the attention length that a trained model is best read with."""
+    """Return the best attention length of a trained model."""
     unit = results["data"]["unit"]
     best = best_attention(results, metric_for({unit}))
     return trained_attention(results) if best is None or best != best else int(best)
 
 
-def how(folder: Path) -> dict[str, Any]:
-    """Return how an evaluation ended; nothing if it never did, or nobody can read how."""
+def read_outcome(folder: Path) -> dict[str, Any]:
+    """Return `evaluation.json`; empty if it is missing or damaged."""
     try:
-        said = json.loads((folder / EVALUATION).read_text("utf-8"))
+        outcome = json.loads((folder / EVALUATION).read_text("utf-8"))
     except (FileNotFoundError, ValueError):
         return {}
-    return said if isinstance(said, dict) else {}
+    return outcome if isinstance(outcome, dict) else {}
 
 
 def evaluations_of(table: dict[str, Any] | None, jobs: list[dict[str, Any]]) -> list[SweepEvaluation]:
-    """Return the evaluations of a sweep: of each seed, each group of rows, or each row by itself.
+    """Return the evaluations of a sweep: one for each seed and each group of rows, or each single row.
 
     Args:
         table: of the ablation; `None` for an ordinary sweep.
-        jobs: as `sweep.json` has them.
+        jobs: as in `sweep.json`.
     """
-    said = (table or {}).get("evaluation")
-    if said is None:
+    definition = (table or {}).get("evaluation")
+    if table is None or definition is None:
         return []
-    if said["verb"] == "speed":
-        return [SweepEvaluation("speed", "speed", [], [], said["settings"])]
+    if definition["verb"] == "speed":
+        return [SweepEvaluation("speed", "speed", [], [], definition["settings"])]
     groups: dict[tuple[str, int], list[dict[str, Any]]] = {}
-    for row in table["rows"]:  # in the table's order, not that in which they were run
-        group = f"{said['together']}-{table['rows'][row][said['together']]}" if "together" in said else row
+    for row in table["rows"]:  # in the table's order
+        group = (
+            f"{definition['together']}-{table['rows'][row][definition['together']]}"
+            if "together" in definition
+            else row
+        )
         for job in jobs:
             if job["row"] == row:
                 groups.setdefault((group, job["seed"]), []).append(job)
     return [
         SweepEvaluation(
-            said["verb"],
-            re.sub(r"[^A-Za-z0-9.+_-]+", "_", f"{said['verb']}-{group}-seed{seed}"),
+            definition["verb"],
+            re.sub(r"[^A-Za-z0-9.+_-]+", "_", f"{definition['verb']}-{group}-seed{seed}"),
             [job["row"] for job in of],
             [job["directory"] for job in of],
-            said["settings"],
-            said.get("figures"),
+            definition["settings"],
+            definition.get("figures"),
         )
         for (group, seed), of in groups.items()
     ]
 
 
 def run_evaluations(sweep: Path, evaluations: list[SweepEvaluation]) -> tuple[list[str], int | None]:
-    """Run the evaluations that are not done yet, one after the other.
-
-    Args:
-        sweep: the directory.
-        evaluations: of it.
+    """Run those evaluations that are not done yet, one after the other.
 
     Returns:
         The status of each, and the signal that stopped them, if one did.
@@ -176,7 +175,7 @@ def run_evaluations(sweep: Path, evaluations: list[SweepEvaluation]) -> tuple[li
             if stop.received or missing:
                 statuses.append("to do")
                 if missing:
-                    _say(one, f"not run: {missing}", "red")
+                    _print(one, f"not run: {missing}", "red")
             elif one.is_done(sweep):
                 statuses.append("completed")
             else:
@@ -212,14 +211,13 @@ def _run(one: SweepEvaluation, sweep: Path) -> str:
     write_atomically(folder / EVALUATION, json.dumps(described, indent=2) + "\n")
     if error:
         log = os.path.relpath(folder / "console.log")
-        _say(one, f"{status}: {error}" + (f" (see {log})" if status == "failed" else ""), "red")
+        _print(one, f"{status}: {error}" + (f" (see {log})" if status == "failed" else ""), "red")
     else:
-        _say(one, f"done after {seconds:.0f} s")
+        _print(one, f"done after {seconds:.0f} s")
     return status
 
 
 def _spinner(one: SweepEvaluation) -> Progress:
-    """Return what shows in a terminal that it runs."""
     columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
     shown = console.is_terminal and not console.is_dumb_terminal
     bar = Progress(*columns, console=console, transient=True, disable=not shown)
@@ -227,6 +225,6 @@ def _spinner(one: SweepEvaluation) -> Progress:
     return bar
 
 
-def _say(one: SweepEvaluation, text: str, style: str = "") -> None:
-    of = Text(f"{one.verb} {' '.join(one.jobs)}  ", "bold")
-    console.print(of + Text(text, style), soft_wrap=True)
+def _print(one: SweepEvaluation, text: str, style: str = "") -> None:
+    name = Text(f"{one.verb} {' '.join(one.jobs)}  ", "bold")
+    console.print(name + Text(text, style), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""The jobs of a sweep: its rows, each with the product of what the command line sweeps over."""
+"""The jobs of a sweep: each row of its table with every combination of the swept values."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from txl.sweeps.worker import SWEEP
 from txl.training.callbacks.checkpoints import newest
 
 NO_ROW = "base"  # the row of a sweep over seeds alone
-LONGEST = 100  # letters of a row's name, which is a directory
+MAX_NAME = 100  # characters of a row's name, which is a directory
 
 
 @dataclass
@@ -42,11 +42,11 @@ class Job:
 
     Attributes:
         row: of the table.
-        overrides: those of the row, then those of the command line.
-        seed: of its random numbers.
+        overrides: of the row, then of the command line.
+        seed: of the run.
         settings: composed; `None` if they cannot be.
-        config: the same with all values resolved, as `results.json` has it.
-        error: why they cannot be composed.
+        config: the same, resolved, as in `results.json`.
+        error: why the settings cannot be composed.
     """
 
     row: str
@@ -58,33 +58,25 @@ class Job:
 
     @property
     def directory(self) -> str:
-        """Its run directory in that of the sweep."""
+        """Relative to the sweep's directory."""
         return f"{self.row}/seed{self.seed}"
 
-    def words(self, sweep: Path) -> list[str]:
-        """Return what a launcher needs to know of it.
-
-        Args:
-            sweep: the sweep's directory.
-        """
+    def launch_overrides(self, sweep: Path) -> list[str]:
+        """Return the overrides that a launcher composes the job from."""
         place = [f"hydra.sweep.dir={quoted(sweep)}", f"hydra.sweep.subdir={quoted(self.directory)}"]
         return [*self.overrides, *place]
 
-    def check_directory(self, sweep: Path) -> str | None:
-        """Return the status that this job's run directory has; `None` if it has not begun.
+    def check_directory(self, directory: Path) -> str | None:
+        """Return the status of the run in a directory; `None` if there is none.
 
         Raises:
-            ValueError: what it holds was begun with other settings.
+            ValueError: the run has other settings than this job.
         """
-        return self.check(sweep / self.directory)
-
-    def check(self, directory: Path) -> str | None:
-        """Do the same for any run directory."""
         status = read_status(directory)
         earlier = read_results(directory).get("config") if status else None
         if earlier is None or self.config is None:
             return status
-        # How long it trains may change while it goes on, not when it is done.
+        # The number of steps may change until the run is completed.
         may_change = tuple(key for key in MAY_CHANGE if status != "completed" or key != "trainer.max_steps")
         if status == "completed" or newest(directory / "checkpoints"):
             check_same(directory, earlier, self.config, may_change, "directory: hydra.sweep.dir=…")
@@ -99,64 +91,63 @@ def make_jobs(
     Args:
         arguments: the overrides of the command line.
         rows: the overrides of each row.
-        context: Hydra's, to compose settings.
+        context: composes settings.
         master: the settings of the sweep itself.
 
     Raises:
-        HydraException: what the command line says cannot be read.
-        ConfigError: a sweep over what has no list of values.
+        HydraException: an override that cannot be parsed.
+        ConfigError: a sweep over something other than a list of values.
     """
     parsed = OverridesParser.create(config_loader=context.config_loader).parse_overrides(arguments)
-    axes = [_values(override) for override in parsed]
+    axes = [_expand(override) for override in parsed]
     swept = [override.is_sweep_override() for override in parsed]
     jobs, variants = [], {}
     for (row, own), words in itertools.product(rows.items(), itertools.product(*axes)):
-        moving = [word for word, moves in zip(words, swept, strict=True) if moves]
-        variant = variant_name([word for word in moving if not word.startswith("seed=")])
+        varied = [word for word, is_swept in zip(words, swept, strict=True) if is_swept]
+        variant = variant_name([word for word in varied if not word.startswith("seed=")])
         variants[variant] = None
         job = Job(row_name(row, variant), last_of_each([*own, *words]))
         if job not in jobs:  # seed=1,1
             jobs.append(job)
     for job in jobs:
         _compose(job, context, master)
-    _tell_apart(jobs)
+    _number_duplicates(jobs)
     return jobs, list(variants)
 
 
 def row_name(row: str, variant: str) -> str:
-    """Return what a variant of a row is called."""
     return "_".join(part for part in (row if row != NO_ROW or not variant else "", variant) if part)
 
 
-def _values(override: Override) -> list[str]:
-    """Return the words that an override of the command line stands for."""
+def _expand(override: Override) -> list[str]:
+    """Return one override for each value that an override sweeps over."""
     if not override.is_sweep_override():
         return [override.input_line]
     if not override.is_discrete_sweep():
         raise ConfigError(
-            f"{override.input_line} names no list of values; give one: {override.key_or_group}=1,2,3, or "
+            f"{override.input_line} is not a list of values; give one: {override.key_or_group}=1,2,3, or "
             "use a sweeper that searches: hydra/sweeper=optuna"
         )
     return [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]
 
 
 def variant_name(words: Iterable[str]) -> str:
-    """Return a name for a directory, made of what distinguishes a job: "position-rotary_n_layer-4"."""
+    """Return a directory name made of the overrides of a job: "position-rotary_n_layer-4"."""
     parts = [word.lstrip("+~").partition("=") for word in words]
-    said = [f"{key.rpartition('.')[2]}-{value.strip(' []/')}" for key, _, value in parts]
-    name = re.sub(r"[^A-Za-z0-9.+_-]+", "-", "_".join(said)).strip("-")
-    if len(name) > LONGEST:
-        name = f"{name[: LONGEST - 9]}-{short_hash(said)}"
+    values = [f"{key.rpartition('.')[2]}-{value.strip(' []/')}" for key, _, value in parts]
+    name = re.sub(r"[^A-Za-z0-9.+_-]+", "-", "_".join(values)).strip("-")
+    if len(name) > MAX_NAME:
+        name = f"{name[: MAX_NAME - 9]}-{short_hash(values)}"
     return name
 
 
 def short_hash(words: Iterable[str]) -> str:
-    """Return 8 hexadecimal digits that stand for some words in any order."""
+    """Return 8 hexadecimal digits of a hash of words, whatever their order."""
     return hashlib.sha256("\0".join(sorted(words)).encode()).hexdigest()[:8]
 
 
 def _compose(job: Job, context: HydraContext, master: DictConfig) -> None:
-    """Compose a job's settings and check them, or note what is wrong."""
+    """Compose and check a job's settings, or set its error."""
     seeds = [word for word in job.overrides if re.fullmatch(r"seed=\d+", word)]
     job.seed = int(seeds[-1].removeprefix("seed=")) if seeds else master.seed
     before = HydraConfig.instance().cfg
@@ -177,7 +168,7 @@ def _compose(job: Job, context: HydraContext, master: DictConfig) -> None:
         HydraConfig.instance().cfg = before
 
 
-def _tell_apart(jobs: list[Job]) -> None:
+def _number_duplicates(jobs: list[Job]) -> None:
     """Number the rows of jobs that would share a directory."""
     taken: dict[str, int] = {}
     for job in jobs:
@@ -186,7 +177,7 @@ def _tell_apart(jobs: list[Job]) -> None:
             job.row += f"-{number}"
 
 
-def runs_of(sweep: Path) -> list[Path]:
+def completed_runs(sweep: Path) -> list[Path]:
     """Return the completed runs of another sweep.
 
     Raises:
@@ -199,15 +190,12 @@ def runs_of(sweep: Path) -> list[Path]:
 
 
 def reuse(jobs: list[Job], sweep: Path, runs: list[Path]) -> int:
-    """Link runs of another sweep that have the settings of a job which has not begun.
+    """Link runs of another sweep as the runs of jobs with the same settings; return how many.
 
     Args:
-        jobs: composed.
-        sweep: where they belong.
-        runs: see `runs_of`.
-
-    Returns:
-        How many there are.
+        jobs: composed; those that have a directory keep it.
+        sweep: the directory of the jobs.
+        runs: see `completed_runs`.
     """
     linked = 0
     for job in jobs:
@@ -235,19 +223,19 @@ def read_described(directory: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"{path} is damaged ({type(error).__name__}: {error}); delete it, and the sweep's command writes "
-            "it anew"
+            "a new one"
         ) from error
 
 
 def _has_settings(run: Path, job: Job) -> bool:
     try:
-        return job.check(run) is not None
+        return job.check_directory(run) is not None
     except ValueError:
         return False
 
 
 def with_variants(table: dict[str, Any], variants: list[str]) -> dict[str, Any]:
-    """Return a table with a row for each variant of its rows, if more than seeds is swept over."""
+    """Return a table with a row for each variant of each row."""
     if variants in ([""], []):
         return table
     rows, together = {}, table.get("evaluation", {}).get("together")
@@ -256,25 +244,25 @@ def with_variants(table: dict[str, Any], variants: list[str]) -> dict[str, Any]:
         if "same_run" in row:
             varied["same_run"] = row_name(row["same_run"], variant)
         if together in row:
-            varied[together] = f"{row[together]}, {variant}"  # each variant is a group of its own
+            varied[together] = f"{row[together]}, {variant}"  # each variant is its own group
         rows[row_name(name, variant)] = varied
     return {**table, "rows": rows}
 
 
-def with_rows_of(
+def with_missing_rows(
     jobs: list[dict[str, Any]], table: dict[str, Any], earlier: dict[str, Any] | None
 ) -> dict[str, Any]:
-    """Return a table in which every job has its row, so that no result is left out of it.
+    """Return a table in which every job has a row.
 
     Args:
-        jobs: as `sweep.json` has them.
+        jobs: as in `sweep.json`.
         table: of this call.
-        earlier: of the call before, which may have had rows that this one has not.
+        earlier: of the previous call, whose jobs may have rows that this one has not.
     """
     rows = dict(table["rows"])
     before = earlier["rows"] if earlier else {}
     for name in (job["row"] for job in jobs):
-        same_name = rows.get(name.rpartition("-")[0], {})  # it got a number, see `_tell_apart`
+        same_name = rows.get(name.rpartition("-")[0], {})  # it got a number, see `_number_duplicates`
         found = before.get(name) or {"overrides": [], **same_name, "label": name}
         rows.setdefault(name, dict.fromkeys(table["columns"], "") | found)
     return {**table, "rows": rows}

@@ -1,6 +1,6 @@
-"""What one sees of a sweep: a bar on a terminal, plain lines elsewhere, and a line when a job ends.
+"""Progress of a sweep: a bar on a terminal, plain lines elsewhere, and a line when a job ends.
 
-All of it comes from the files of the run directories, so that it is the same for every launcher.
+It is read from the files of the run directories, and so works with every launcher.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from txl.sweeps.worker import modification_time
 from txl.terminal import console
 from txl.training.callbacks.progress import clock
 
-LOOK_SECONDS = 0.5  # between looks at the files
+POLL_SECONDS = 0.5  # between two readings of the files
 PLAIN_LINE_SECONDS = 30.0  # without a terminal, a line at most this often
-TELLING = 0.1  # from this share of its steps on their pace says how long a job takes: it began slowly
+TELLING = 0.1  # share of its steps from which a job's own pace counts: the first steps are slow
 TAIL_BYTES = 4096  # of metrics.jsonl: more than a line
 
 
@@ -34,9 +34,9 @@ class SweepProgress:
 
     Args:
         sweep: the directory.
-        jobs: those that are to be run.
-        others: how many jobs there are besides.
-        failed: how many of those have failed.
+        jobs: to run.
+        others: number of other jobs.
+        failed: how many of the others have failed.
     """
 
     def __init__(self, sweep: Path, jobs: list[Job], others: int, failed: int) -> None:
@@ -44,11 +44,11 @@ class SweepProgress:
         self.total = {job.directory: job.config["trainer"]["max_steps"] for job in jobs}
         self.before = {job.directory: modification_time(self._results(job)) for job in jobs}
         self.step = {job.directory: last_step(self._results(job).with_name("metrics.jsonl")) for job in jobs}
-        self.began = dict(self.step)  # where those that go on begin
+        self.began = dict(self.step)  # the steps from which jobs resume
         self.ended: dict[str, str] = {}  # the status of each job that has ended
-        self.seen: dict[str, float] = {}  # when each job was first seen running
-        self.at_once = 1  # as many jobs as ran at the same time
-        self.pace: dict[str, list[float]] = defaultdict(list)  # by row: seconds a step, all of a job in them
+        self.seen: dict[str, float] = {}  # when each job was first found running
+        self.at_once = 1  # most jobs that ran at the same time
+        self.pace: dict[str, list[float]] = defaultdict(list)  # by row: seconds a step, those of a whole job
         self.bar: Progress | None = None
         self._leave = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -71,7 +71,7 @@ class SweepProgress:
     def __exit__(self, *_: object) -> None:
         self._leave.set()
         self._thread.join()
-        self.look()
+        self.update()
         if self.bar:
             self.bar.stop()
 
@@ -79,12 +79,12 @@ class SweepProgress:
         return self.sweep / job.directory / "results.json"
 
     def _watch(self) -> None:
-        while not self._leave.wait(LOOK_SECONDS):
-            self.look()
+        while not self._leave.wait(POLL_SECONDS):
+            self.update()
             self._show()
 
-    def look(self) -> None:
-        """Read how far each job is, and say which have ended."""
+    def update(self) -> None:
+        """Read the step of each job, and print those that have ended."""
         now = time.monotonic()
         for job in self.jobs:
             results = self._results(job)
@@ -98,7 +98,7 @@ class SweepProgress:
                     seconds = now - self.seen[job.directory]
                     self.pace[job.row].append(seconds / self.total[job.directory])
                 self.step[job.directory] = self.total[job.directory]
-                console.print(how_it_ended(job, results.parent), soft_wrap=True)
+                console.print(outcome_line(job, results.parent), soft_wrap=True)
             else:
                 self.step[job.directory] = last_step(results.with_name("metrics.jsonl"))
         self.at_once = max(self.at_once, len(self.seen) - len(self.ended))
@@ -113,24 +113,24 @@ class SweepProgress:
         done = f"{self.others + len(self.ended)} of {self.others + len(self.jobs)} jobs"
         seconds = self.seconds_left()
         left = f"{clock(seconds)} left" if seconds is not None else ""
-        said = [part for part in (", ".join(running), f"{failed} failed" if failed else "", left) if part]
+        parts = [part for part in (", ".join(running), f"{failed} failed" if failed else "", left) if part]
         if self.bar:
-            self.bar.update(self.task, completed=self.share(), ended=done, shown="  ".join(said))
+            self.bar.update(self.task, completed=self.share(), ended=done, shown="  ".join(parts))
         elif running and time.monotonic() - self.printed >= PLAIN_LINE_SECONDS:
-            console.print(Text("  ".join([done, *said])), soft_wrap=True)
+            console.print(Text("  ".join([done, *parts])), soft_wrap=True)
             self.printed = time.monotonic()
 
     def share(self) -> float:
-        """Return how much of what was to be done has been, counted in steps."""
+        """Return the share of the steps to do that are done."""
         todo = sum(self.total[key] - self.began[key] for key in self.total)
         return max(0, sum(self.step[key] - self.began[key] for key in self.total)) / max(todo, 1)
 
     def seconds_left(self) -> float | None:
-        """Return the time that the rest will take; `None` before the first step.
+        """Return the seconds left; `None` before the first step.
 
-        A job takes as long as those of its row that have ended, or else as those of all rows, evaluation
-        included; or longer, if its own steps say so. Before any has ended the pace of the steps is all that
-        is known, evaluation left out.
+        A job is expected to take as long as the completed ones of its row, or else of all rows, evaluation
+        included; or longer, judged by its own steps. Before any is completed only the pace of the steps is
+        known, without evaluation.
         """
         now = time.monotonic()
         spent = {key: now - since for key, since in self.seen.items() if key not in self.ended}
@@ -162,8 +162,8 @@ def last_step(metrics: Path) -> int:
         return 0
 
 
-def how_it_ended(job: Job, directory: Path) -> Text:
-    """Return a line with a job's score, or with what went wrong."""
+def outcome_line(job: Job, directory: Path) -> Text:
+    """Return a line with the score of a job, or its error."""
     results = read_results(directory)
     name = Text(f"{job.row} seed {job.seed}  ", "bold")
     if results["status"] != "completed":

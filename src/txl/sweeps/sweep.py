@@ -13,6 +13,7 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +32,12 @@ from txl.sweeps.evaluations import evaluations_of, run_evaluations
 from txl.sweeps.jobs import (
     NO_ROW,
     Job,
+    completed_runs,
     make_jobs,
     read_described,
     reuse,
-    runs_of,
     short_hash,
-    with_rows_of,
+    with_missing_rows,
     with_variants,
 )
 from txl.sweeps.progress import SweepProgress
@@ -51,43 +52,43 @@ def sweep(context: HydraContext, task: TaskFunction, config: DictConfig, overrid
 
     Args:
         context: Hydra's.
-        task: what a launcher calls with the settings of a job.
+        task: a launcher calls it with the settings of a job.
         config: the settings of the sweep itself.
         overrides: of the command line, without those of Hydra.
 
     Raises:
-        ValueError: mistakes on the command line, a directory that holds something else or is in use.
+        ValueError: a mistake on the command line, or a directory that holds something else or is locked.
         SystemExit: a job failed (1), or a signal stopped the sweep (128 and its number).
     """
-    chosen = parse(list(config.hydra.sweeper.command))
-    ablation, rows = ablation_of(chosen) if chosen.ablation is not None else (None, {NO_ROW: []})
+    arguments = parse(list(config.hydra.sweeper.command))
+    ablation, rows = ablation_of(arguments) if arguments.ablation is not None else (None, {NO_ROW: []})
     if ablation and not rows and overrides:
         raise ConfigError(f"{ablation.name} trains nothing; leave out {overrides[0]}")
     check_launcher(config)
     jobs, variants = make_jobs(overrides, rows, context, config)
     table = with_variants(ablation.table, variants) if ablation else None
     name = ablation.name if ablation else name_of(jobs, config)
-    directory = directory_of(name, chosen, config)
-    others = runs_of(chosen.reuse) if chosen.reuse else []
-    if chosen.dry_run:
-        measured = evaluations_of(table, [described_job(job) for job in jobs])
+    directory = directory_of(name, arguments, config)
+    others = completed_runs(arguments.reuse) if arguments.reuse else []
+    if arguments.dry_run:
+        measured = evaluations_of(table, [job_entry(job) for job in jobs])
         console.print(plan(jobs, measured, directory), soft_wrap=True)
         return
     directory.mkdir(parents=True, exist_ok=True)
-    held = lock_directory(directory, 2.0, "hydra.sweep.dir")
+    lock = lock_directory(directory, 2.0, "hydra.sweep.dir")
     try:
         described = {
             "schema": SCHEMA,
             "name": name,
             "scale": ablation.scale if ablation else None,
-            "words": chosen.command,
+            "words": arguments.command,
             "table": table,
-            "jobs": [described_job(job) for job in jobs],
+            "jobs": [job_entry(job) for job in jobs],
         }
-        earlier = look(directory, jobs, described)
-        if chosen.reuse:
+        earlier = previous_call(directory, jobs, described)
+        if arguments.reuse:
             linked = reuse(jobs, directory, others)
-            console.print(f"{linked} jobs are runs of {chosen.reuse}", markup=False, soft_wrap=True)
+            console.print(f"{linked} jobs are runs of {arguments.reuse}", markup=False, soft_wrap=True)
         todo = begin(directory, jobs, described, earlier)
         evaluations = evaluations_of(described["table"], described["jobs"])
         received = run_jobs(directory, jobs, todo, (context, task, config))
@@ -95,7 +96,7 @@ def sweep(context: HydraContext, task: TaskFunction, config: DictConfig, overrid
         if not received:
             statuses, received = run_evaluations(directory, evaluations)
     finally:
-        os.close(held)
+        os.close(lock)
     conclude(directory, jobs, statuses, received)
 
 
@@ -114,37 +115,38 @@ def check_launcher(config: DictConfig) -> None:
 
 
 def name_of(jobs: list[Job], config: DictConfig) -> str:
-    """Return what an ordinary sweep is called: as its runs, if they agree, or else as the data."""
+    """Return the name of an ordinary sweep: that of its runs if they agree, else that of the data."""
     names = {job.config["name"] for job in jobs if job.config}
     return names.pop() if len(names) == 1 else str(config.hydra.runtime.choices["data"])
 
 
-def directory_of(name: str, chosen: SweepArguments, config: DictConfig) -> Path:
-    """Return the directory of a sweep. How its jobs are launched does not change it.
+def directory_of(name: str, arguments: SweepArguments, config: DictConfig) -> Path:
+    """Return the directory of a sweep, which does not depend on how its jobs are launched.
 
     Raises:
-        ConfigError: it cannot be one, because a file is in its place.
+        ConfigError: there is a file in its place.
     """
     if any(word.startswith("hydra.sweep.dir=") for word in config.hydra.overrides.hydra):
         directory = Path(config.hydra.sweep.dir).absolute()
-        there = next(place for place in (directory, *directory.parents) if place.exists())
-        if not there.is_dir():
+        existing = next(place for place in (directory, *directory.parents) if place.exists())
+        if not existing.is_dir():
             raise ConfigError(
-                f"hydra.sweep.dir={config.hydra.sweep.dir}: {there} is a file; name a directory for the sweep"
+                f"hydra.sweep.dir={config.hydra.sweep.dir}: {existing} is a file; name a directory for the "
+                "sweep"
             )
         return directory
-    no_matter = ("hydra.", "hydra/", "--dry-run", "-m", "--multirun", "ablation.reuse=")
-    words = [word for word in chosen.command if not word.startswith(no_matter)]
+    ignored = ("hydra.", "hydra/", "--dry-run", "-m", "--multirun", "ablation.reuse=")
+    words = [word for word in arguments.command if not word.startswith(ignored)]
     return Path("multirun", f"{name}-{short_hash(words)}").absolute()
 
 
-def described_job(job: Job) -> dict[str, Any]:
-    """Return a job as `sweep.json` has it."""
+def job_entry(job: Job) -> dict[str, Any]:
+    """Return a job for `sweep.json`."""
     return {"row": job.row, "seed": job.seed, "directory": job.directory, "overrides": job.overrides}
 
 
-def look(directory: Path, jobs: list[Job], described: dict[str, Any]) -> dict[str, Any]:
-    """Return the `sweep.json` of an earlier call; nothing if there is none. Nothing is changed.
+def previous_call(directory: Path, jobs: list[Job], described: dict[str, Any]) -> dict[str, Any]:
+    """Return the `sweep.json` of an earlier call; empty if there is none. Nothing is changed.
 
     Raises:
         ValueError: the directory holds another sweep, or runs with other settings.
@@ -157,29 +159,29 @@ def look(directory: Path, jobs: list[Job], described: dict[str, Any]) -> dict[st
                 "another directory: hydra.sweep.dir=…"
             )
     for job in jobs:
-        job.check_directory(directory)
+        job.check_directory(directory / job.directory)
     return earlier
 
 
 def begin(directory: Path, jobs: list[Job], described: dict[str, Any], earlier: dict[str, Any]) -> list[Job]:
-    """Write `sweep.json`, and return the jobs that are to be run.
+    """Write `sweep.json` and return the jobs to run.
 
-    A job of an earlier call that is not among them stays in `sweep.json`. One that cannot be composed fails
+    Jobs of an earlier call that are not among these stay in `sweep.json`. A job that cannot be composed fails
     here.
 
     Args:
         directory: of the sweep.
         jobs: of this call.
-        described: what `sweep.json` is to hold.
-        earlier: what it held, see `look`.
+        described: the content of `sweep.json`.
+        earlier: see `previous_call`.
     """
     path = directory / SWEEP
     known = {job["directory"] for job in described["jobs"]}
     others = [job for job in earlier.get("jobs", ()) if job["directory"] not in known]
     described["jobs"] += [job for job in others if read_status(directory / job["directory"])]
-    statuses = [job.check_directory(directory) for job in jobs]
+    statuses = [job.check_directory(directory / job.directory) for job in jobs]
     if described["table"]:
-        described["table"] = with_rows_of(described["jobs"], described["table"], earlier.get("table"))
+        described["table"] = with_missing_rows(described["jobs"], described["table"], earlier.get("table"))
     described["evaluations"] = [
         one.described() for one in evaluations_of(described["table"], described["jobs"])
     ]
@@ -198,26 +200,26 @@ def begin(directory: Path, jobs: list[Job], described: dict[str, Any], earlier: 
 def run_jobs(
     directory: Path, jobs: list[Job], todo: list[Job], hydra: tuple[HydraContext, TaskFunction, DictConfig]
 ) -> int | None:
-    """Let a launcher run the jobs that are to be run, and return the signal that stopped it, if one did."""
+    """Let a launcher run jobs, and return the signal that stopped it, if one did."""
     context, task, config = hydra
     failed = sum(job.error is not None for job in jobs)
     done = len(jobs) - len(todo) - failed
     console.print(
         f"{len(jobs)} jobs in {os.path.relpath(directory)}"
         + (f", {done} of them done already" if done else "")
-        + ("; what each of them prints is in its console.log" if todo else ""),
+        + ("; the output of each is in its console.log" if todo else ""),
         markup=False,
         soft_wrap=True,
     )
     if not todo:
         return None
     config.hydra.sweep.dir = str(directory)
-    for launchers in ("hydra", "hydra_plugins"):  # each says at length which jobs it launches
+    for launchers in ("hydra", "hydra_plugins"):  # both log every job that they launch
         logging.getLogger(launchers).setLevel(logging.WARNING)
     with SweepStop(directory) as stop, SweepProgress(directory, todo, len(jobs) - len(todo), failed):
         launcher = Plugins.instance().instantiate_launcher(context, task, config)
         try:
-            returned = launcher.launch([job.words(directory) for job in todo], initial_job_idx=0)
+            returned = launcher.launch([job.launch_overrides(directory) for job in todo], initial_job_idx=0)
         except SystemExit:  # a second signal, after which the launcher has killed its workers
             for job in todo:
                 if read_status(directory / job.directory):
@@ -235,33 +237,32 @@ def run_jobs(
 
 
 def conclude(directory: Path, jobs: list[Job], evaluations: list[str], received: int | None) -> None:
-    """Make the tables, say what is missing, and leave with an exit code that is 0 if nothing is.
+    """Write the tables and print what is missing; the exit code is 0 if nothing is.
 
     Args:
         directory: of the sweep.
-        jobs: that were to be run.
+        jobs: of this call.
         evaluations: the status of each.
         received: the signal that stopped the sweep, if one did.
     """
-    of = [("jobs", [read_status(directory / job.directory) for job in jobs]), ("evaluations", evaluations)]
-    said = "; ".join(_counted(what, statuses) for what, statuses in of if statuses)
-    whole = all(status == "completed" for _, statuses in of for status in statuses)
-    if received and not whole:
-        console.print(f"stopped; {said}. The same command continues from here", soft_wrap=True)
+    statuses = [read_status(directory / job.directory) for job in jobs]
+    summary = _count("jobs", statuses) + (f"; {_count('evaluations', evaluations)}" if evaluations else "")
+    complete = {*statuses, *evaluations} <= {"completed"}
+    if received and not complete:
+        console.print(f"stopped; {summary}. The same command continues from here", soft_wrap=True)
         sys.exit(128 + received)
-    console.print(said if whole else f"{said}. The same command tries the others again")
+    console.print(summary if complete else f"{summary}. The same command tries the others again")
     make_tables(directory)
-    if not whole:
+    if not complete:
         sys.exit(1)
 
 
-def _counted(what: str, statuses: list[str | None]) -> str:
+def _count(kind: str, statuses: Sequence[str | None]) -> str:
     done, failed = statuses.count("completed"), statuses.count("failed")
-    return f"{done} of {len(statuses)} {what} done" + (f", {failed} failed" if failed else "")
+    return f"{done} of {len(statuses)} {kind} done" + (f", {failed} failed" if failed else "")
 
 
 def make_tables(directory: Path) -> None:
-    """Write the tables of a sweep, show the short one, and say where they are."""
     paths = write_tables(directory)
     console.print(summary_of(directory, console.width))
     for path in paths:
