@@ -10,13 +10,14 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from txl.data import bpe
 from txl.data.corpora import workers
 from txl.data.corpora.reading import PIECE, Part, borders, chunks
-from txl.data.corpora.workers import Lines, Workers
+from txl.data.corpora.workers import Lines, parallel_map
 from txl.data.progress import Progress
 from txl.data.vocabulary import HIGHEST, Vocabulary, code_points
 
@@ -94,10 +95,10 @@ def count_words(splits: Splits, end_of_line: str) -> Counts:
     counts = Counts({split: Counter() for split in splits})
     with (
         Progress("counting words", size(splits)) as progress,
-        Workers(processes(splits), workers.count, end_of_line) as pool,
+        parallel_map(partial(workers.count, end_of_line), processes(splits)) as count_all,
     ):
         for split, parts in splits.items():
-            for found, lines in zip(pool.map(tasks(parts)), tasks(parts), strict=True):
+            for found, lines in zip(count_all(tasks(parts)), tasks(parts), strict=True):
                 counts.symbols[split].update(found)
                 progress.advance(lines.end - lines.begin)
     return counts
@@ -172,8 +173,8 @@ def encode(
                 for text in texts(parts, unit, drop, length, progress):
                     write(split, vocabulary.encode(text))
             return
-        with Workers(processes(splits), workers.encode, vocabulary) as pool:
+        with parallel_map(partial(workers.encode, vocabulary), processes(splits)) as encode_all:
             for split, parts in splits.items():
-                for ids, lines in zip(pool.map(tasks(parts)), tasks(parts), strict=True):
+                for ids, lines in zip(encode_all(tasks(parts)), tasks(parts), strict=True):
                     write(split, ids)
                     progress.advance(lines.end - lines.begin)
