@@ -11,7 +11,7 @@ import time
 from functools import partial
 from pathlib import Path
 
-from txl.data.progress import Progress
+from txl.terminal import ByteProgress
 
 log = logging.getLogger(__name__)
 
@@ -152,7 +152,7 @@ def _receive(answer, part: Path, begun: int) -> None:
     total = begun + int(length) if length and "Content-Encoding" not in answer.headers else None
     with (
         part.open("ab" if begun else "wb") as file,
-        Progress(f"fetching {part.stem}", total, begun) as progress,
+        ByteProgress(f"fetching {part.stem}", total, begun) as progress,
     ):
         for chunk in answer.iter_content(2**16):
             file.write(chunk)

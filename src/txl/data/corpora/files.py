@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from txl.data.corpora.reading import Part, members, naming_what_is_corrupt, unpacked
-from txl.data.progress import Progress
+from txl.terminal import ByteProgress
 
 log = logging.getLogger(__name__)
 
@@ -136,7 +136,10 @@ def parquet_text(files: list[Path], target: Path) -> Path:
         ) from error
     with target.open("wb") as file:
         for path in files:
-            with naming_what_is_corrupt(path, ArrowInvalid), Progress(f"unpacking {path.name}") as progress:
+            with (
+                naming_what_is_corrupt(path, ArrowInvalid),
+                ByteProgress(f"unpacking {path.name}") as progress,
+            ):
                 source = parquet.ParquetFile(path)
                 if "text" not in source.schema_arrow.names:
                     raise ValueError(

@@ -18,8 +18,8 @@ from txl.data import bpe
 from txl.data.corpora import workers
 from txl.data.corpora.reading import PIECE, Part, borders, chunks
 from txl.data.corpora.workers import Lines, parallel_map
-from txl.data.progress import Progress
 from txl.data.vocabulary import HIGHEST, Vocabulary, code_points
+from txl.terminal import ByteProgress
 
 Splits = dict[str, list[Part]]
 SERIAL = 2**25  # bytes of words up to which one process is quicker than starting more
@@ -40,7 +40,7 @@ def hashes(splits: Splits, unit: str) -> tuple[str, dict[str, str]]:
         ValueError: it is not UTF-8 though the unit asks for it.
     """
     whole, each = hashlib.sha256(), {}
-    with Progress("reading", size(splits)) as progress:
+    with ByteProgress("reading", size(splits)) as progress:
         for split, parts in splits.items():
             one = hashlib.sha256()
             for part in parts:
@@ -94,7 +94,7 @@ def count_words(splits: Splits, end_of_line: str) -> Counts:
     """
     counts = Counts({split: Counter() for split in splits})
     with (
-        Progress("counting words", size(splits)) as progress,
+        ByteProgress("counting words", size(splits)) as progress,
         parallel_map(partial(workers.count, end_of_line), processes(splits)) as count_all,
     ):
         for split, parts in splits.items():
@@ -109,7 +109,7 @@ def count_characters(splits: Splits, unit: str, drop: bytes) -> Counts:
     kinds = HIGHEST + 1 if unit == "char" else 256
     symbol = chr if unit == "char" else lambda value: bytes([value])
     counts = Counts({})
-    with Progress(f"counting {unit}s", size(splits)) as progress:
+    with ByteProgress(f"counting {unit}s", size(splits)) as progress:
         for split, parts in splits.items():
             codes = (code_points(unit, text) for text in texts(parts, unit, drop, PIECE, progress))
             counts.symbols[split] = {symbol(code): number for code, number in _tally(codes, kinds).items()}
@@ -118,11 +118,11 @@ def count_characters(splits: Splits, unit: str, drop: bytes) -> Counts:
 
 def count_learnt(splits: Splits, vocabulary: int) -> Counts:
     """Learn an encoding from the training split and return the counts of its symbols."""
-    with Progress("learning bpe", sum(part.size for part in splits["train"])) as progress:
+    with ByteProgress("learning bpe", sum(part.size for part in splits["train"])) as progress:
         training = texts(splits["train"], "bpe", b"", AT_ONCE, progress)
         learnt = bpe.learn((text.decode() for text in training), vocabulary)
     counts, encoder = Counts({}, learnt), bpe.tokenizer(*learnt)
-    with Progress("counting symbols", size(splits)) as progress:
+    with ByteProgress("counting symbols", size(splits)) as progress:
         for split, parts in splits.items():
             ids = (bpe.encode(encoder, text.decode()) for text in texts(parts, "bpe", b"", AT_ONCE, progress))
             numbers = _tally(ids, len(learnt[0]))
@@ -154,7 +154,7 @@ def tasks(parts: list[Part]) -> Iterator[Lines]:
             yield Lines(part.path, begin, end, end == part.end)
 
 
-def texts(parts: list[Part], unit: str, drop: bytes, length: int, progress: Progress) -> Iterator[bytes]:
+def texts(parts: list[Part], unit: str, drop: bytes, length: int, progress: ByteProgress) -> Iterator[bytes]:
     """Yield the text of a split, piece by piece, without one byte that is left out, if any."""
     for part in parts:
         for chunk in chunks(part, unit, length):
@@ -167,7 +167,7 @@ def encode(
 ) -> None:
     """Call `write` with the split and the ids of each piece of a text, in order."""
     unit, length = vocabulary.unit, AT_ONCE if vocabulary.unit == "bpe" else PIECE
-    with Progress("encoding", size(splits)) as progress:
+    with ByteProgress("encoding", size(splits)) as progress:
         if unit != "word":
             for split, parts in splits.items():
                 for text in texts(parts, unit, drop, length, progress):

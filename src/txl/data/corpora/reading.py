@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from txl.data.progress import Progress
+from txl.terminal import ByteProgress
 
 PACKED = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".zst": None}
 PIECE = 2**22  # bytes that are read at once
@@ -181,7 +181,7 @@ def unpacked(path: Path, folder: Callable[[], Path], shown: str | None = None) -
     if path.suffix not in PACKED:
         return path
     target = folder() / f"{len(list(folder().iterdir()))}-{path.stem}"
-    with naming_what_is_corrupt(path), Progress(f"unpacking {path.name}") as progress:
+    with naming_what_is_corrupt(path), ByteProgress(f"unpacking {path.name}") as progress:
         if path.suffix == ".zst":
             with path.open("rb") as packed, target.open("wb") as file:
                 _unpack_zstandard(packed, file, progress)
@@ -208,14 +208,14 @@ class naming_what_is_corrupt:  # noqa: N801  reads as the words of a with statem
             ) from error
 
 
-def copy(source: BinaryIO, target: BinaryIO, progress: Progress) -> None:
+def copy(source: BinaryIO, target: BinaryIO, progress: ByteProgress) -> None:
     """Copy a stream to its end."""
     while chunk := source.read(PIECE):
         target.write(chunk)
         progress.advance(len(chunk))
 
 
-def _unpack_zstandard(source: BinaryIO, target: BinaryIO, progress: Progress) -> None:
+def _unpack_zstandard(source: BinaryIO, target: BinaryIO, progress: ByteProgress) -> None:
     try:
         import zstandard
     except ImportError as error:
@@ -254,7 +254,7 @@ def members(archive: Path, wanted: Callable[[str], bool], folder: Path) -> dict[
         ValueError: the archive is corrupt.
     """
     found = {}
-    with naming_what_is_corrupt(archive), Progress(f"unpacking {archive.name}") as progress:
+    with naming_what_is_corrupt(archive), ByteProgress(f"unpacking {archive.name}") as progress:
         if archive.suffix == ".zip":
             with zipfile.ZipFile(archive) as packed:
                 for name in filter(wanted, packed.namelist()):

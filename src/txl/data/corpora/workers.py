@@ -1,4 +1,4 @@
-"""Counting and encoding words in several processes, because Python's global interpreter lock allows one core."""
+"""Counting and encoding words in several processes, as the interpreter lock of Python allows one core."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ import numpy as np
 
 from txl.data.vocabulary import Vocabulary, words
 
-Task, Result = TypeVar("Task"), TypeVar("Result")
+Task = TypeVar("Task")
+Result = TypeVar("Result")
 TASKS_AHEAD = 2  # per worker, so that memory stays bounded
 
 
@@ -91,7 +92,7 @@ def _results(pool: ProcessPoolExecutor, ahead: int, tasks: Iterable[Task]) -> It
 
 
 class _Process(SpawnProcess):
-    """A process that does not import the main program, which may lack a `__main__` guard, or a file at all."""
+    """A process that does not import the main program, which may lack a `__main__` guard or a file."""
 
     def start(self) -> None:
         main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
@@ -116,9 +117,11 @@ def _initialize(function: Callable) -> None:
 
 
 def _exit_with_parent() -> None:
-    parent_process().join()
+    parent = parent_process()
+    assert parent is not None  # only workers get here
+    parent.join()
     os._exit(1)
 
 
-def _call(task: Task) -> object:
+def _call(task: object) -> object:
     return _function(task)
