@@ -106,6 +106,7 @@ class ByteProgress:
     def __init__(self, description: str, total: int | None = None, completed: int = 0) -> None:
         self.description, self.total, self.completed = description, total, completed
         self._progress: Progress | None = None
+        self._task = TaskID(0)
 
     def __enter__(self) -> ByteProgress:
         self._started, self._logged = time.monotonic(), -math.inf

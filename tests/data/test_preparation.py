@@ -80,7 +80,7 @@ def test_a_folder_a_glob_and_three_files(tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()
     (empty / "picture.png").write_bytes(b"x")
-    with pytest.raises(FileNotFoundError, match=r"empty has nothing that fits: .* named by a glob"):
+    with pytest.raises(FileNotFoundError, match=r"empty has no corpus: .* other files by a glob"):
         prepared(empty, tmp_path / "c")
 
 
