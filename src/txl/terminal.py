@@ -1,20 +1,37 @@
-"""One console for the log, the progress bar and the tables, so that they do not write over each other."""
+"""What is shown on a terminal: the console that log, bars and tables share, and the progress of long work."""
 
 from __future__ import annotations
 
 import copy
 import logging
+import math
 import os
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+
+log = logging.getLogger(__name__)
+
+SILENT_SECONDS, LINE_SECONDS = 1.5, 15.0  # of ByteProgress
 
 
 class QuietConsole(Console):
-    """A console that goes on in silence when whoever read it has gone: `python train.py | head`."""
+    """A console that falls silent when its reader has closed the pipe: `python train.py | head`."""
 
     def on_broken_pipe(self) -> None:
-        """Write to nowhere from now on."""
         self.quiet = True
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -23,13 +40,12 @@ console = QuietConsole(highlight=False)
 
 
 class ConsoleHandler(logging.Handler):
-    """Writes log records to the shared console, above a bar that may be there, and never breaks a line.
+    """Writes log records to the shared console, above any progress bar, without wrapping lines.
 
     A record logged with `extra={"brief": True}` leaves its traceback to `train.log`.
     """
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one record."""
         if getattr(record, "brief", False):
             record = copy.copy(record)
             record.exc_info = record.exc_text = None
@@ -37,3 +53,88 @@ class ConsoleHandler(logging.Handler):
             console.print(self.format(record), markup=False, soft_wrap=True)
         except Exception:
             self.handleError(record)
+
+
+class Bar:
+    """A bar that `progress_bar` shows."""
+
+    def __init__(self, progress: Progress, task: TaskID) -> None:
+        self._progress, self._task = progress, task
+
+    def advance(self, n: float = 1) -> None:
+        self._progress.advance(self._task, n)
+
+    def update(
+        self, completed: float | None = None, total: float | None = None, description: str | None = None
+    ) -> None:
+        """Change what is given; the rest stays."""
+        self._progress.update(self._task, completed=completed, total=total, description=description)
+
+
+@contextmanager
+def progress_bar(description: str, total: float | None = None, unit: str = "") -> Iterator[Bar]:
+    """Show a bar on stderr that vanishes at the end; nothing where stderr is no terminal.
+
+    Args:
+        description: stands before the bar.
+        total: number of steps; None while it is unknown.
+        unit: what is counted, shown after the numbers: "texts".
+    """
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn(unit, markup=False),
+        TimeRemainingColumn(),
+    )
+    stderr = Console(stderr=True)
+    with Progress(*columns, console=stderr, transient=True, disable=not stderr.is_terminal) as progress:
+        yield Bar(progress, progress.add_task(description, total=total))
+
+
+class ByteProgress:
+    """A context that shows progress in bytes: a bar on a terminal, elsewhere a log line every 15 s.
+
+    It shows nothing in the first 1.5 s.
+
+    Args:
+        description: stands before the bar or the numbers: "reading".
+        total: number of bytes; None if it is unknown.
+        completed: bytes already done at the start.
+    """
+
+    def __init__(self, description: str, total: int | None = None, completed: int = 0) -> None:
+        self.description, self.total, self.completed = description, total, completed
+        self._progress: Progress | None = None
+        self._task = TaskID(0)
+
+    def __enter__(self) -> ByteProgress:
+        self._started, self._logged = time.monotonic(), -math.inf
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._progress:
+            self._progress.stop()
+
+    def advance(self, count: int) -> None:
+        self.completed += count
+        now = time.monotonic()
+        if self._progress:
+            self._progress.update(self._task, completed=self.completed)
+        elif now - self._started < SILENT_SECONDS:
+            return
+        elif (stderr := Console(stderr=True)).is_terminal:
+            columns = (
+                TextColumn("{task.description}", markup=False),
+                BarColumn(),
+                DownloadColumn(),
+                TransferSpeedColumn(),
+                TimeRemainingColumn(),
+            )
+            self._progress = Progress(*columns, console=stderr, transient=True)
+            self._task = self._progress.add_task(self.description, total=self.total, completed=self.completed)
+            self._progress.start()
+        elif now - self._logged > LINE_SECONDS:
+            total = f" of {self.total / 1e6:,.0f}" if self.total else ""
+            log.info("%s: %s%s MB", self.description, f"{self.completed / 1e6:,.0f}", total)
+            self._logged = now

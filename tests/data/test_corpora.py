@@ -183,7 +183,7 @@ def test_the_second_of_two_processes_finds_what_the_first_prepared(tmp_path, cap
 
     def prepare() -> None:
         with contextlib.ExitStack() as stack:
-            cache_module.PreparationFolder(cache, stack).turn(stamp)
+            cache_module.PreparationFolder(cache, stack).lock(stamp)
             has_turn.set()
             end = time.monotonic() + 30
             while waiting not in caplog.text and time.monotonic() < end:
@@ -194,7 +194,7 @@ def test_the_second_of_two_processes_finds_what_the_first_prepared(tmp_path, cap
         thread = threading.Thread(target=prepare)
         thread.start()
         assert has_turn.wait(30)
-        cache_module.PreparationFolder(cache, second).turn(stamp)
+        cache_module.PreparationFolder(cache, second).lock(stamp)
         assert done == ["first"]
         assert waiting in caplog.text
         thread.join()

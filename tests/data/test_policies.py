@@ -226,9 +226,9 @@ def test_they_say_what_they_read(kind, text):
 @pytest.mark.parametrize(
     ("one", "other", "message"),
     [
-        (("ordered", {}), ("shuffled", {}), "of policy ordered, here it is shuffled"),
-        (("ordered", {}), ("ordered", {"random_start": True}), "of random_start False, here it is True"),
-        (("documents", {"border": [0]}), ("documents", {"border": [0, 1]}), "of border 0, here it is 0 1"),
+        (("ordered", {}), ("shuffled", {}), "has policy ordered, here it is shuffled"),
+        (("ordered", {}), ("ordered", {"random_start": True}), "has random_start False, here it is True"),
+        (("documents", {"border": [0]}), ("documents", {"border": [0, 1]}), "has border 0, here it is 0 1"),
     ],
 )
 def test_a_place_in_other_streams_is_refused(one, other, message):

@@ -80,7 +80,7 @@ def test_a_folder_a_glob_and_three_files(tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()
     (empty / "picture.png").write_bytes(b"x")
-    with pytest.raises(FileNotFoundError, match=r"empty has nothing that fits: .* named by a glob"):
+    with pytest.raises(FileNotFoundError, match=r"empty has no corpus: .* other files by a glob"):
         prepared(empty, tmp_path / "c")
 
 
@@ -116,12 +116,42 @@ def test_the_size_of_pieces_and_the_number_of_processes_change_nothing(tmp_path,
         assert all(np.array_equal(again.tokens[split], corpus.tokens[split]) for split in corpus.tokens)
 
 
-def test_a_worker_that_ends_is_named(text_file):
-    part = Part.whole(text_file, "word")
-    with workers.Workers(2, workers.count, "<eos>") as pool:
-        pool.processes[1].kill()
-        with pytest.raises(OSError, match=r"a process that reads words ended with -9; is the memory full"):
-            list(pool.map(passes.tasks([part] * 4)))
+def test_a_worker_that_dies_is_one_clear_error():
+    with (
+        pytest.raises(OSError, match=r"a worker process died .* for lack of memory; free some memory"),
+        workers.parallel_map(os._exit, 2) as exit_all,
+    ):
+        list(exit_all([3] * 8))
+
+
+@pytest.mark.parametrize("source", ["argument", "standard input", "file without a guard"])
+def test_workers_do_not_run_the_main_program_and_end_with_it(tmp_path, source):
+    script = tmp_path / "main.py"
+    script.write_text(
+        "import time\n"
+        "from txl.data.corpora.workers import parallel_map\n"
+        "print('main', flush=True)\n"
+        "with parallel_map(time.sleep, 2) as sleep_all:\n"
+        "    list(sleep_all([0] * 9))\n"
+        "    print('slept', flush=True)\n"
+        "    list(sleep_all([60] * 9))\n"
+    )
+    words = {"argument": ["-c", script.read_text()], "standard input": ["-"]}.get(source, [str(script)])
+    with script.open() as code:
+        process = subprocess.Popen(
+            [sys.executable, *words],
+            stdin=code,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        )
+    with process:
+        assert process.stdout.readline() == b"main\n"
+        assert process.stdout.readline() == b"slept\n"
+        process.kill()
+        process.wait()
+        began = time.monotonic()
+        assert process.stdout.read() == b""  # the pipe closes when the last worker has ended
+    assert time.monotonic() - began < 30
 
 
 SCRIPTS = (

@@ -112,10 +112,10 @@ def test_an_epoch_left_early_begins_again():
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"tokens": np.arange(40)}, "of tokens 50, here it is 40"),
-        ({"batch_size": 4}, "of batch_size 2, here it is 4"),
-        ({"segment_length": 6}, "of segment_length 4, here it is 6"),
-        ({"step": 2}, "of step 4, here it is 2"),
+        ({"tokens": np.arange(40)}, "has tokens 50, here it is 40"),
+        ({"batch_size": 4}, "has batch_size 2, here it is 4"),
+        ({"segment_length": 6}, "has segment_length 4, here it is 6"),
+        ({"step": 2}, "has step 4, here it is 2"),
     ],
 )
 def test_a_place_in_other_streams_is_refused(changed, message):

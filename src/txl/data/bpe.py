@@ -1,14 +1,15 @@
 """Byte-pair encoding: learnt from the training text with the library `tokenizers`, kept as plain symbols.
 
-A symbol is a run of bytes, each byte written as one printable character (the alphabet that GPT-2 introduced),
-so that every text can be read, in any script, and comes back byte for byte. Lines are encoded one by one, so
-that the ids of a text do not depend on the pieces in which it is read.
+A symbol is a run of bytes, each written as one printable character (the alphabet that GPT-2 introduced), so
+that text in any script can be encoded and decoded byte for byte. Lines are encoded one by one, so that the
+ids of a text do not depend on the pieces in which it is read.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -16,11 +17,11 @@ LONGEST_LINE = 2**16  # characters; a longer line is encoded in parts
 
 
 def learn(texts: Iterable[str], size: int) -> tuple[list[str], list[tuple[str, str]]]:
-    """Learn an encoding.
+    """Learn an encoding of `size` symbols, the 256 bytes among them.
 
     Args:
-        texts: the training text, in pieces that end with a line.
-        size: how many symbols to learn, the 256 bytes among them.
+        texts: the training text in pieces of whole lines.
+        size: number of symbols.
 
     Returns:
         The symbols and the merges, in the order in which they were learnt.
@@ -43,8 +44,8 @@ def learn(texts: Iterable[str], size: int) -> tuple[list[str], list[tuple[str, s
     return symbols, merges
 
 
-def tokenizer(symbols: Sequence[str], merges: Sequence[tuple[str, str]]):
-    """Return the encoder that has these symbols, their places being the ids, and these merges."""
+def tokenizer(symbols: Sequence[str], merges: Sequence[tuple[str, str]]) -> Any:
+    """Return the encoder of these merges and symbols, whose positions are the ids."""
     library = _library()
     vocabulary = {symbol: index for index, symbol in enumerate(symbols)}
     encoder = library.Tokenizer(library.models.BPE(vocabulary, list(merges)))
@@ -52,14 +53,13 @@ def tokenizer(symbols: Sequence[str], merges: Sequence[tuple[str, str]]):
     return encoder
 
 
-def encode(encoder, text: str) -> np.ndarray:
+def encode(encoder: Any, text: str) -> np.ndarray:
     """Return the ids of a text, int64."""
     encodings = encoder.encode_batch(list(lines(text)), add_special_tokens=False)
     return np.fromiter((index for encoding in encodings for index in encoding.ids), dtype=np.int64)
 
 
 def decode(symbols: Iterable[str]) -> bytes:
-    """Return the bytes that the symbols stand for."""
     values = {character: value for value, character in enumerate(byte_characters())}
     return bytes(values[character] for symbol in symbols for character in symbol)
 
@@ -72,16 +72,16 @@ def byte_characters() -> list[str]:
 
 
 def lines(text: str) -> Iterator[str]:
-    """Yield the lines of a text with their ends, very long ones in parts."""
+    """Yield lines with their ends, very long ones in parts."""
     for line in text.splitlines(keepends=True):
         for begin in range(0, len(line), LONGEST_LINE):
             yield line[begin : begin + LONGEST_LINE]
 
 
-def _library():
+def _library() -> Any:
     try:
         import tokenizers
-        from tokenizers import models, pre_tokenizers, trainers  # noqa: F401  which become its attributes
+        from tokenizers import models, pre_tokenizers, trainers  # noqa: F401  makes them its attributes
     except ImportError as error:
         raise ModuleNotFoundError(
             "data.unit=bpe needs the package tokenizers; install it with: pip install 'txl[corpora]'"

@@ -1,8 +1,8 @@
-"""Text as people write it and as corpora of words hold it: "Hello, my dog" and "Hello , my dog".
+"""Text as people write it and as corpora of words tokenize it: "Hello, my dog" and "Hello , my dog".
 
-Corpora cut punctuation off in ways of their own: WikiText writes `1 @,@ 000` and `well @-@ known`, Penn
-Treebank `do n't` in lower case, others leave a comma where it stood. The vocabulary tells which: of several
-ways to cut a word the one is taken of which it knows most.
+Corpora separate punctuation differently: WikiText writes `1 @,@ 000` and `well @-@ known`, Penn Treebank `do
+n't` in lower case, others leave a comma in its place. The vocabulary decides: of several tokenizations of a
+word, the one with the fewest unknown parts is used.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BEFORE = r"([,.;:!?%)\]}]|'(?:s|re|ve|ll|d|m|t)\b|n't\b|\.\.\.)"  # what follows
 
 
 def as_corpus(text: str, vocabulary: Vocabulary) -> str:
-    """Return a text with its words cut as those of a vocabulary of words; line ends stay."""
+    """Return a text tokenized like a word vocabulary; line ends stay."""
     plain = (symbol for symbol in vocabulary.symbols if not symbol.startswith("<"))
     if all(symbol == symbol.lower() for symbol in plain):
         text = text.lower()
@@ -30,7 +30,7 @@ def as_corpus(text: str, vocabulary: Vocabulary) -> str:
 
 
 def as_written(text: str) -> str:
-    """Return words, with single spaces between them, as people write them."""
+    """Return words separated by single spaces as people write them."""
     text = re.sub(r" ?@([-,.])@ ?", r"\1", text)
     text = re.sub(rf" {BEFORE}", r"\1", text)
     text = re.sub(r"([(\[{$£]) ", r"\1", text)
@@ -39,15 +39,17 @@ def as_written(text: str) -> str:
 
 
 def _best(word: str, vocabulary: Vocabulary) -> list[str]:
-    """Return the way to cut a word of which the vocabulary knows most, and of these the shortest."""
-    ways = list(_ways(word))
-    unknown = [sum(vocabulary.id_of(part) is None for part in way) / len(way) for way in ways]
-    return min(zip(unknown, ways, strict=True), key=lambda pair: (pair[0] > 0, pair[0], len(pair[1])))[1]
+    """Return the tokenization with the smallest share of unknown parts, and of these the shortest."""
+    return min(
+        _tokenizations(word),
+        key=lambda parts: (sum(vocabulary.id_of(part) is None for part in parts) / len(parts), len(parts)),
+    )
 
 
-def _ways(word: str) -> Iterator[list[str]]:
+def _tokenizations(word: str) -> Iterator[list[str]]:
     yield [word]
-    core = re.match(r"(?s)(\W*)(.*?)(\W*)$", word)
+    core = re.fullmatch(r"(?s)(\W*)(.*?)(\W*)", word)
+    assert core  # the pattern matches any text
     before, inside, after = list(core[1]), core[2], list(core[3])
     yield [part for part in (*before, inside, *after) if part]
     yield [*before, *INSIDE.sub(r" @\1@ ", inside).split(), *after]

@@ -1,16 +1,17 @@
-"""Vocabularies: which symbols there are, and text to ids and back.
+"""Vocabularies: the symbols of a corpus, and text to ids and back.
 
-Ids go by falling frequency, ties by first appearance, as the authors' `vocabulary.py` orders them: the
-adaptive softmax relies on it. A *byte* or *char* vocabulary holds every symbol of all splits, so nothing is
-ever unknown (the authors' way for enwik8 and text8); a *word* vocabulary holds the words of the training
-split, ends each line with `<eos>` and reads other words as `<unk>`; a *bpe* vocabulary is learnt from the
-training split and reads every text.
+Ids are ordered by falling frequency, ties by first appearance, as in the authors' `vocabulary.py`: the
+adaptive softmax relies on it. A *byte* or *char* vocabulary holds every symbol of all splits, so none is
+unknown (as the authors do for enwik8 and text8); a *word* vocabulary holds the words of the training split,
+ends each line with `<eos>` and reads other words as `<unk>`; a *bpe* vocabulary is learnt from the training
+split and reads every text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from txl.data import bpe
 
 UNITS = ("byte", "char", "word", "bpe")
 END_OF_LINE, UNKNOWN = "<eos>", "<unk>"
-SENTENCE, SENTENCE_UNKNOWN = "<S>", "<UNK>"  # the same two in the published vocabulary of One Billion Word
+SENTENCE, SENTENCE_UNKNOWN = "<S>", "<UNK>"  # their counterparts in One Billion Word's vocabulary
 HIGHEST = 0x10FFFF  # the highest code point
 VISIBLE = {" ": "␣", "\n": "↵", "\t": "⇥"}
 
@@ -29,12 +30,11 @@ class Vocabulary:
     Args:
         unit: "byte", "char", "word" or "bpe".
         symbols: in the order of their ids: bytes as `bytes` of length 1, the others as `str`.
-        merges: for "bpe" the pairs of symbols that are joined, the first learnt first.
+        merges: for "bpe" the pairs of symbols that are joined, in the order in which they were learnt.
 
     Attributes:
-        end_of_line: the word at the end of each line, `<eos>` or, where sentences are lines, `<S>`; else
-            None.
-        unknown: the word that stands for words that are not here; None where there is none.
+        end_of_line: the word that ends each line: `<eos>`, or `<S>` where lines are sentences, or None.
+        unknown: the word that stands for unknown words, or None.
 
     Raises:
         ValueError: an unknown unit, or a symbol that occurs twice.
@@ -44,7 +44,8 @@ class Vocabulary:
         self, unit: str, symbols: Sequence[str | bytes], merges: Iterable[tuple[str, str]] = ()
     ) -> None:
         check_unit(unit)
-        self.unit, self.symbols, self.merges = unit, list(symbols), list(merges)
+        self.unit, self.merges = unit, list(merges)
+        self.symbols: list[Any] = list(symbols)
         self._ids = {symbol: index for index, symbol in enumerate(self.symbols)}
         if len(self._ids) != len(self.symbols):
             raise ValueError("a symbol occurs twice in the vocabulary")
@@ -61,8 +62,8 @@ class Vocabulary:
         return np.min_scalar_type(max(len(self) - 1, 0))
 
     def id_of(self, symbol: str | bytes | None) -> int | None:
-        """Return the id of a symbol, or None where it is not here: `id_of(vocabulary.end_of_line)`."""
-        return self._ids.get(symbol)
+        """Return the id of a symbol, or None if the vocabulary lacks it."""
+        return None if symbol is None else self._ids.get(symbol)
 
     @cached_property
     def _table(self) -> np.ndarray:
@@ -72,7 +73,7 @@ class Vocabulary:
         return table
 
     @cached_property
-    def _tokenizer(self):
+    def _tokenizer(self) -> Any:
         return bpe.tokenizer(self.symbols, self.merges)
 
     def encode(self, text: bytes, ends: bool = True) -> np.ndarray:
@@ -80,10 +81,10 @@ class Vocabulary:
 
         Args:
             text: UTF-8 unless the unit is "byte".
-            ends: for words, the last line ends, too, if it has no newline.
+            ends: for words, whether the last line ends even without a newline.
 
         Raises:
-            ValueError: a byte, character or word that the vocabulary does not hold, or invalid UTF-8.
+            ValueError: a byte, character or word that the vocabulary lacks, or invalid UTF-8.
         """
         if self.unit == "word":
             unknown = self.id_of(self.unknown)
@@ -104,7 +105,7 @@ class Vocabulary:
         return ids.astype(self.dtype)
 
     def decode(self, ids: Iterable[int]) -> bytes:
-        """Return the text of ids: for words one space between words and a newline for each end of a line."""
+        """Return the text of ids: words are separated by one space, lines by a newline."""
         symbols = [self.symbols[index] for index in ids]
         if self.unit == "byte":
             return b"".join(symbols)
@@ -116,13 +117,13 @@ class Vocabulary:
         return "\n".join(line.strip(" ") for line in lines).encode()
 
     def labels(self, ids: Iterable[int]) -> list[str]:
-        r"""Return how each token is shown by itself, all of it visible: `␣` for a space, `↵` for a newline.
+        r"""Return each token with all of it visible: `␣` for a space, `↵` for a newline.
 
-        Bytes and characters that cannot be shown are escaped, as `U+FEFF` or, for bytes, `\xff`.
+        Unprintable characters are escaped as `U+FEFF`, bytes as `\xff`.
         """
         return [self._label(self.symbols[index]) for index in ids]
 
-    def _label(self, symbol: str | bytes) -> str:
+    def _label(self, symbol: Any) -> str:
         escape = "\\x{:02x}" if self.unit == "byte" else "U+{:04X}"
         if self.unit == "byte":
             if not symbol.isascii():
@@ -135,7 +136,7 @@ class Vocabulary:
     def lines(self) -> list[str]:
         """Return one printable line a symbol: bytes as hexadecimal, characters as U+0041, words as such.
 
-        For "bpe" a blank line and the merges follow, one a line, so that the lines say all there is.
+        For "bpe" a blank line and the merges follow, one a line.
         """
         if self.unit == "byte":
             return [symbol.hex() for symbol in self.symbols]
@@ -147,7 +148,7 @@ class Vocabulary:
 
     @classmethod
     def from_lines(cls, unit: str, lines: Iterable[str]) -> Vocabulary:
-        """Return the vocabulary that `lines` wrote."""
+        """Return the vocabulary whose `lines()` are given."""
         check_unit(unit)
         lines = list(lines)
         if unit == "byte":
@@ -156,23 +157,20 @@ class Vocabulary:
             return cls(unit, [chr(int(line.removeprefix("U+"), 16)) for line in lines])
         if unit == "bpe":
             blank = lines.index("")
-            return cls(unit, lines[:blank], [tuple(line.split(" ")) for line in lines[blank + 1 :]])
+            merges = (line.split(" ") for line in lines[blank + 1 :])
+            return cls(unit, lines[:blank], [(left, right) for left, right in merges])
         return cls(unit, lines)
 
 
 def check_unit(unit: str) -> None:
-    """Raise ValueError unless `unit` is one we know."""
     if unit not in UNITS:
         raise ValueError(f"unit must be one of {', '.join(UNITS)}, not {unit!r}")
 
 
 def words(text: str, end_of_line: str, ends: bool) -> list[str]:
-    """Return the words of each line, each line followed by its end (the authors' rule for word corpora).
+    """Return the words of lines, each line followed by `end_of_line` (the authors' rule for word corpora).
 
-    Args:
-        text: some lines.
-        end_of_line: what stands for the end of a line.
-        ends: whether the last line ends here, too, if it has no newline.
+    With `ends` the last line ends even without a newline.
     """
     if ends and text and not text.endswith("\n"):
         text += "\n"

@@ -94,11 +94,11 @@ class WarmedStreams(DocumentStreams):
     def read(self, number: int) -> tuple[Batch, np.ndarray]:
         """Return the rows of a batch, and where its inputs and its last target stand, `[B, L + 1]`."""
         segment = self.begin + number
-        offset, place, scored = self.located(segment, (segment >= self.own) & (segment < self.end))
+        offset, place, scored = self.locate(segment, (segment >= self.own) & (segment < self.end))
         fresh = (offset == 0) | (number == 0)
         if self.reset_every:
             fresh |= offset // self.step % self.reset_every == 0
-        return self.taken(place, scored, fresh), place
+        return self.gather(place, scored, fresh), place
 
     def batch(self, epoch: int, number: int) -> Batch:
         """Return the rows of a batch, see `Streams`."""

@@ -1,4 +1,4 @@
-"""The folder of prepared corpora: what is not ready has another name, and files are known by their stamps."""
+"""The folder of prepared corpora: unfinished ones bear another name, stamps tell which files gave which."""
 
 from __future__ import annotations
 
@@ -18,32 +18,33 @@ from filelock import FileLock, Timeout
 
 log = logging.getLogger(__name__)
 
-SETTLED_SECONDS = 2.0  # a file that changed this recently could change again under the same time stamp
+SETTLED_SECONDS = 2.0  # a file that changed this recently could change again under the same timestamp
 
 
 class PreparationFolder:
-    """A folder in the cache for what is not ready, made when it is needed and removed in the end."""
+    """A folder in the cache for unfinished files, made on first use and removed when the stack closes."""
 
     def __init__(self, cache: Path, stack: contextlib.ExitStack) -> None:
-        self.cache, self.stack, self.folder = cache, stack, None
+        self.cache, self.stack = cache, stack
+        self.folder: Path | None = None
 
     def _make(self, name: str) -> Path:
         if self.folder is None:
             owner = f".preparing-{socket.gethostname()}-"
             with self.writing(0):
                 self.cache.mkdir(parents=True, exist_ok=True)
-                for left in self.cache.glob(f"{owner}*"):  # by a process that was killed
-                    if not _alive(left.name.removeprefix(owner).split("-")[0]):
-                        shutil.rmtree(left, ignore_errors=True)
+                for leftover in self.cache.glob(f"{owner}*"):  # by a process that was killed
+                    if not _alive(leftover.name.removeprefix(owner).split("-")[0]):
+                        shutil.rmtree(leftover, ignore_errors=True)
                 self.folder = Path(tempfile.mkdtemp(prefix=f"{owner}{os.getpid()}-", dir=self.cache))
             self.stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
         (self.folder / name).mkdir(exist_ok=True)
         return self.folder / name
 
-    def turn(self, stamp: Stamp) -> None:
-        """Wait while another process prepares the same files, so as to find what it made."""
+    def lock(self, stamp: Stamp) -> None:
+        """Wait while another process prepares the same files, whose result can then be used."""
         lock = FileLock(stamp.file.with_suffix(".lock"))
-        with contextlib.suppress(OSError):  # a cache that is only read, a file system without locks
+        with contextlib.suppress(OSError):  # a read-only cache, a file system without locks
             stamp.file.parent.mkdir(parents=True, exist_ok=True)
             try:
                 lock.acquire(timeout=0.5)
@@ -53,7 +54,6 @@ class PreparationFolder:
             self.stack.callback(lock.release)
 
     def unpacked(self) -> Path:
-        """Return the folder for what is unpacked."""
         return self._make("unpacked")
 
     def prepared(self) -> Path:
@@ -62,7 +62,7 @@ class PreparationFolder:
 
     @contextlib.contextmanager
     def writing(self, size: int) -> Iterator[None]:
-        """Say of an error while writing which folder it is about, and what to do."""
+        """Raise an OSError that names the cache, and says what to do, for one while writing to it."""
         try:
             yield
         except (ConnectionError, ModuleNotFoundError):
@@ -89,7 +89,7 @@ def _alive(process: str) -> bool:
 
 
 def move(made: Path, folder: Path) -> None:
-    """Give what was made its name in one step, unless another process was first, whose copy is as good."""
+    """Rename a finished folder, unless another process was first: its copy is as good."""
     try:
         os.rename(made, folder)
     except OSError:
@@ -98,12 +98,12 @@ def move(made: Path, folder: Path) -> None:
 
 
 class Stamp:
-    """Which folder some files gave: where nothing about the files changed, neither has their text.
+    """A record of the folder that some files gave: while their status is the same, so is their text.
 
     Args:
         cache: the folder of prepared corpora.
         sources: the files.
-        key: what else decides what they give.
+        key: all else that the prepared tokens depend on.
 
     Raises:
         FileNotFoundError: a file is not there.
@@ -111,11 +111,11 @@ class Stamp:
 
     def __init__(self, cache: Path, sources: list[Path], key: list) -> None:
         self.sources = sources
-        self.began, self.seen = time.time(), self._look()
+        self.created, self.status = time.time(), self._read_status()
         key = [*key, *(str(path.absolute()) for path in sources)]
         self.file = cache / "stamps" / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]}.json"
 
-    def _look(self) -> list[list[int]]:
+    def _read_status(self) -> list[list[int]]:
         try:
             stats = [os.stat(path) for path in self.sources]
         except FileNotFoundError as error:
@@ -123,25 +123,25 @@ class Stamp:
         return [[s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns] for s in stats]
 
     def folder(self) -> Path | None:
-        """Return the folder that these very files gave before, if they did."""
+        """Return the folder that these unchanged files gave before, if any."""
         try:
             known = json.loads(self.file.read_text("utf-8"))
         except (OSError, ValueError):
             return None
-        return self.file.parents[1] / known["folder"] if known["files"] == self.seen else None
+        return self.file.parents[1] / known["folder"] if known["files"] == self.status else None
 
     def check(self) -> None:
-        """Raise ValueError if a file is another than it was at first: what was made of it is of no text."""
-        if self._look() != self.seen:
+        """Raise ValueError if a file has changed since: the tokens then belong to neither version."""
+        if self._read_status() != self.status:
             raise ValueError(f"{self.sources[0]} or another file changed while it was read; start again")
 
     def write(self, folder: Path) -> None:
-        """Remember the folder, unless a file changed so lately that another change might not show."""
-        latest = max((seen[-1] for seen in self.seen), default=0) / 1e9
-        if latest > self.began - SETTLED_SECONDS:
+        """Record the folder, unless a file changed so recently that another change might not show."""
+        latest = max((status[-1] for status in self.status), default=0) / 1e9
+        if latest > self.created - SETTLED_SECONDS:
             return
-        with contextlib.suppress(OSError):  # a cache that is only read has no need of it
+        with contextlib.suppress(OSError):  # a read-only cache does without
             self.file.parent.mkdir(exist_ok=True)
             part = self.file.with_suffix(f".{os.getpid()}")
-            part.write_text(json.dumps({"folder": folder.name, "files": self.seen}), "utf-8")
+            part.write_text(json.dumps({"folder": folder.name, "files": self.status}), "utf-8")
             os.replace(part, self.file)

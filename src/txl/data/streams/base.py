@@ -1,7 +1,7 @@
 """Streams: which row of the batch reads which tokens, in which order.
 
-Recurrence makes the order of the data part of the model: a row must read on where its memory ends. So the
-streams own it, and no loader or sampler may shuffle them.
+Recurrence makes the order of the data part of the model: a row must continue where its memory ends. So the
+streams own the order, and no loader or sampler may shuffle them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-SHORTEST, VARIATION = 5, 5  # of segments of variable length: tokens, and their standard deviation
+SHORTEST, DEVIATION = 5, 5  # tokens of the shortest segment of variable length, and the standard deviation
 
 
 class Batch(NamedTuple):
@@ -23,8 +23,8 @@ class Batch(NamedTuple):
     Attributes:
         inputs: `[B, L]` int64.
         targets: `[B, L]` int64, the tokens that follow the inputs.
-        scored: `[B, L]` bool, which targets count. The others are padding at a row's end.
-        fresh: `[B]` bool, the rows that begin a new text here and must forget what they remember.
+        scored: `[B, L]` bool, which targets count; the others are padding.
+        fresh: `[B]` bool, the rows that begin a new text here and must clear their memory.
     """
 
     inputs: Tensor
@@ -34,12 +34,12 @@ class Batch(NamedTuple):
 
 
 class Streams(ABC):
-    """An iterator over the batches of an epoch whose place can be saved and restored.
+    """An iterator over the batches of an epoch whose position can be saved and restored.
 
-    Which tokens a batch holds is a function of the seed, the epoch and the number of the batch alone, so the
-    place is two numbers, the same on every process. Each `iter()` begins an epoch: the first one, after a
-    whole epoch the next, and where the last was left early the same again. After `load_state_dict` it goes on
-    with the first batch that had not been given.
+    The tokens of a batch depend on the seed, the epoch and the number of the batch alone, so the position is
+    two numbers, the same on every process. Each `iter()` begins an epoch: the next one after a complete
+    epoch, the same one after one that was left early. After `load_state_dict` it continues with the next
+    batch.
 
     Args:
         tokens: `[T]` integers.
@@ -47,17 +47,16 @@ class Streams(ABC):
         segment_length: L.
         rank, world_size: r and W. Process r of W reads rows r·B/W to (r+1)·B/W - 1.
         step: tokens from the beginning of one segment to that of the next; `None` for L. Segments overlap by
-            L - step, and of each but the first of a text the last `step` targets are scored: each has at
-            least L - step tokens of its own segment before it. With half loss that is L/2.
-        seed: of what is random.
+            L - step, and each but the first of a text scores its last `step` targets, so that each target has
+            at least L - step tokens of its own segment before it. With half loss that is L/2.
+        seed: of random orders and lengths.
 
     Attributes:
-        step: the same; also what a memory must take of each segment.
+        step: the same; also the number of tokens that a memory keeps of each segment.
         rows: the numbers of the rows that this process reads.
 
     Raises:
-        ValueError: fewer than two tokens, a size that is not positive, rows that W does not divide, or a step
-            beyond the segment.
+        ValueError: fewer than two tokens, a size that is not positive, B not a multiple of W, or step > L.
     """
 
     policy: str
@@ -86,51 +85,51 @@ class Streams(ABC):
         self.tokens, self.segment_length, self.seed = np.asarray(tokens), segment_length, seed
         self.batch_size, self.rank, self.world_size = batch_size, rank, world_size
         self.rows = np.arange(rank * batch_size // world_size, (rank + 1) * batch_size // world_size)
-        self._epoch = self._given = 0  # the place: batches given of this epoch
-        self._plan: tuple[int, Any] | None = None  # of which epoch, and what was drawn for it
-        self._restored = False  # whether the next epoch begins at that place
+        self._epoch = self._next = 0  # the position: the epoch and its next batch
+        self._plan: tuple[int, Any] | None = None  # an epoch, and what was drawn for it
+        self._restored = False  # whether the next epoch begins at that position
 
     @abstractmethod
     def __len__(self) -> int:
-        """Return the number of batches in an epoch, the same in each and on every process."""
+        """Return the number of batches, the same in every epoch and on every process."""
 
     @abstractmethod
     def batch(self, epoch: int, number: int) -> Batch:
         """Return this process's rows of a batch."""
 
     def describe(self) -> str:
-        """Return which rows this process reads; policies say how."""
+        """Return one line that says what this process reads; subclasses add how."""
         return (
             f"process {self.rank} of {self.world_size} reads rows {self.rows[0]} to {self.rows[-1]} of "
             f"{self.batch_size}"
         )
 
     def draw(self, random: np.random.Generator) -> Any:
-        """Return what is random in an epoch: here nothing."""
+        """Draw what is random in an epoch: here nothing."""
         return None
 
     def plan(self, epoch: int) -> Any:
-        """Return what `draw` gave for this epoch. It is drawn once."""
+        """Return what `draw` gave for this epoch."""
         if self._plan is None or self._plan[0] != epoch:
             self._plan = epoch, self.draw(np.random.default_rng([self.seed, epoch]))
         return self._plan[1]
 
-    def taken(self, place: np.ndarray, scored: np.ndarray, fresh: np.ndarray) -> Batch:
+    def gather(self, place: np.ndarray, scored: np.ndarray, fresh: np.ndarray) -> Batch:
         """Return the batch of the tokens at `place` `[B, L + 1]`; padding lies beyond the text."""
-        taken = torch.from_numpy(self.tokens.take(place, mode="clip").astype(np.int64))
-        return Batch(taken[:, :-1], taken[:, 1:], torch.from_numpy(scored), torch.from_numpy(fresh))
+        tokens = torch.from_numpy(self.tokens.take(place, mode="clip").astype(np.int64))
+        return Batch(tokens[:, :-1], tokens[:, 1:], torch.from_numpy(scored), torch.from_numpy(fresh))
 
     def __iter__(self) -> Iterator[Batch]:
-        first = self._given if self._restored else 0
+        first = self._next if self._restored else 0
         self._restored, epoch, batches = False, self._epoch, len(self)
         for number in range(first, batches):
             batch = self.batch(epoch, number)
-            # Before it is given: a trainer that knows the length never asks for what follows the last one.
-            self._epoch, self._given = (epoch, number + 1) if number + 1 < batches else (epoch + 1, 0)
+            # Before the yield: a trainer that knows the length never asks for more than the last batch.
+            self._epoch, self._next = (epoch, number + 1) if number + 1 < batches else (epoch + 1, 0)
             yield batch
 
     def identity(self) -> dict[str, int | str]:
-        """Return what a saved place depends on: it means nothing where these differ."""
+        """Return what a saved position depends on: it is valid only where these are equal."""
         return {
             "policy": self.policy,
             "tokens": len(self.tokens),
@@ -140,48 +139,46 @@ class Streams(ABC):
         }
 
     def state_dict(self) -> dict[str, int | str]:
-        """Return the place: "epoch" and "batch", the number of the next batch, and the identity.
+        """Return the position: "epoch", "batch" (the number of the next one) and the identity.
 
-        It is the same on every process, and holds for any number of processes.
+        It is the same on every process and valid for any number of processes.
         """
-        return {"epoch": self._epoch, "batch": self._given, **self.identity()}
+        return {"epoch": self._epoch, "batch": self._next, **self.identity()}
 
-    def load_state_dict(self, state: dict[str, int | str]) -> None:
-        """Let the next `iter()` go on at this place.
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Let the next `iter()` continue at this position.
 
         Raises:
-            ValueError: the place is one of other streams.
+            ValueError: the position belongs to other streams.
         """
         for key, here in self.identity().items():
             if state.get(key) != here:
                 raise ValueError(
-                    f"the saved place in the data is of {key} {state.get(key)}, here it is {here}; go on "
-                    "with the same, or train from the beginning"
+                    f"the saved position in the data has {key} {state.get(key)}, here it is {here}; keep "
+                    "the same settings, or train from the beginning"
                 )
         if not (state["epoch"] >= 0 and 0 <= state["batch"] < len(self)):
             raise ValueError(
-                f"the saved place in the data is batch {state['batch']} of epoch {state['epoch']}, but an "
+                f"the saved position in the data is batch {state['batch']} of epoch {state['epoch']}, but an "
                 f"epoch has {len(self)} batches"
             )
-        self._epoch, self._given, self._restored = state["epoch"], state["batch"], True
+        self._epoch, self._next, self._restored = state["epoch"], state["batch"], True
 
 
 class OrderedStreams(Streams):
     """One contiguous run of tokens for each row, read left to right; every token after the first is a target.
 
-    T tokens have T - 1 targets. Row b of B gets targets b·(T-1)/B to (b+1)·(T-1)/B, so rows differ by one
-    target at most and the last segment is padded. Where segments overlap, the first one of a row is scored
-    whole.
+    T tokens have T - 1 targets. Row b of B gets targets b·(T-1)/B to (b+1)·(T-1)/B, so rows differ by at most
+    one target and the last segment is padded. Of overlapping segments, the first of a row is scored entirely.
 
     Args:
-        tokens, sizes: see `Streams`.
-        random_start: read the text as a ring, in each epoch from another random token on, so that rows and
+        tokens, sizes, options: see `Streams`.
+        random_start: read the text as a ring, each epoch from another random token on, so that rows and
             segments begin elsewhere. Still every token after the first is a target once.
-        variable_length: segments of `variable_lengths`, in another order in each epoch.
-        options: see `Streams`.
+        variable_length: segments of `variable_lengths`, each epoch in another order.
 
     Raises:
-        ValueError: variable lengths that overlap, and what `Streams` raises.
+        ValueError: segments of variable length that overlap, and what `Streams` raises.
     """
 
     policy = "ordered"
@@ -192,31 +189,29 @@ class OrderedStreams(Streams):
         *sizes: int,
         random_start: bool = False,
         variable_length: bool = False,
-        **options: int | str,
+        **options: Any,
     ) -> None:
         super().__init__(tokens, *sizes, **options)
         if variable_length and self.step != self.segment_length:
             raise ValueError("segments of variable length cannot overlap; use the full loss")
         self.random_start, self.variable_length = random_start, variable_length
         edges = self.edges()
-        self.begin, self.end = edges[self.rows], edges[self.rows + 1]  # first input of each row, and after it
+        self.begin, self.end = edges[self.rows], edges[self.rows + 1]  # of the inputs of each row
         self.longest = int(np.diff(edges).max())
         if variable_length:
             self.lengths = variable_lengths(self.longest, self.segment_length, self.seed)
 
     def edges(self) -> np.ndarray:
-        """Return `[B + 1]`, the input with which each row begins, and the one after the last."""
+        """Return `[B + 1]`, the first input of each row, and the one after the last."""
         inputs = len(self.tokens) - (not self.random_start)  # in a ring the last token is read as well
         return np.arange(self.batch_size + 1) * inputs // self.batch_size
 
     def __len__(self) -> int:
-        """Return the number of segments in an epoch, the same in each and on every process."""
         if self.variable_length:
             return len(self.lengths)
         return 1 + max(0, -(-(self.longest - self.segment_length) // self.step))
 
     def batch(self, epoch: int, number: int) -> Batch:
-        """Return this process's rows of a batch."""
         offset, length = number * self.step, self.segment_length
         if self.variable_length:
             edges = self.plan(epoch)[1]
@@ -224,25 +219,23 @@ class OrderedStreams(Streams):
         place = self.begin[:, None] + np.arange(offset, offset + length + 1)
         scored = place[:, :-1] < self.end[:, None]
         if number > 0:
-            scored[:, : self.segment_length - self.step] = False  # the segment before has scored these
+            scored[:, : self.segment_length - self.step] = False  # scored in the segment before
         if self.random_start:
             place = (place + self.plan(epoch)[0]) % len(self.tokens)
             scored &= place[:, :-1] != len(self.tokens) - 1  # the first token follows nothing
-        return self.taken(place, scored, np.full(len(self.rows), number == 0))
+        return self.gather(place, scored, np.full(len(self.rows), number == 0))
 
     def draw(self, random: np.random.Generator) -> tuple[int, np.ndarray]:
-        """Return where an epoch starts and the edges of its segments in a row."""
+        """Draw the start of an epoch and the edges of its segments in a row."""
         start = int(random.integers(len(self.tokens))) if self.random_start else 0
         order = random.permutation(self.lengths) if self.variable_length else np.zeros(0, np.int64)
         return start, np.append(0, np.cumsum(order))
 
     def identity(self) -> dict[str, int | str]:
-        """Return what a saved place depends on: the seed too, where something is random."""
         options = {"random_start": self.random_start, "variable_length": self.variable_length}
         return super().identity() | options | ({"seed": self.seed} if any(options.values()) else {})
 
     def describe(self) -> str:
-        """Return one line that says what this process reads."""
         length = (
             f"variable length around {self.segment_length}" if self.variable_length else self.segment_length
         )
@@ -254,16 +247,16 @@ class OrderedStreams(Streams):
 
 
 def variable_lengths(total: int, segment_length: int, seed: int) -> np.ndarray:
-    """Return lengths of segments that vary and add up to `total`.
+    """Return varying lengths of segments that add up to `total`.
 
-    The authors' draw (`get_varlen_iter` of data_utils.py): normal with standard deviation 5 around the
-    segment length, or with probability 5 % around half of it; at least 5, at most 15 more than the segment
-    length. They are drawn once, so that every epoch has as many segments.
+    They are drawn as the authors do (`get_varlen_iter` of data_utils.py): normal with standard deviation 5
+    around the segment length, or with probability 5 % around half of it; at least 5, at most 15 more than the
+    segment length. They are drawn once, so that every epoch has the same number of segments.
     """
     random, drawn = np.random.default_rng([seed, segment_length]), np.zeros(0, np.int64)
     while drawn.sum() < total:
         mean = np.where(random.random(1 + total // segment_length) < 0.95, segment_length, segment_length / 2)
-        more = random.normal(mean, VARIATION).astype(np.int64)
+        more = random.normal(mean, DEVIATION).astype(np.int64)
         shortest = min(SHORTEST, segment_length)
         drawn = np.append(drawn, more.clip(shortest, longest_segment(segment_length)))
     edges = np.cumsum(drawn)
@@ -274,4 +267,4 @@ def variable_lengths(total: int, segment_length: int, seed: int) -> np.ndarray:
 
 def longest_segment(segment_length: int) -> int:
     """Return the greatest length that `variable_lengths` draws."""
-    return segment_length + 3 * VARIATION
+    return segment_length + 3 * DEVIATION
