@@ -93,7 +93,7 @@ def finite(value: Any) -> Any:
 
 def flatten(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return nested settings with dotted keys."""
-    found = {}
+    found: dict[str, Any] = {}
     for key, value in settings.items():
         found |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
     return found

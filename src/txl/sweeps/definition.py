@@ -8,7 +8,7 @@ of one line.
 from __future__ import annotations
 
 import re
-from dataclasses import MISSING, dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -236,14 +236,14 @@ def _row(name: str, given: Any, scale: str, file: _File) -> dict[str, Any]:
     return kept | {key: value for key, value in more.items() if value is not None}
 
 
-def _typed(kind: type, given: Any, more_keys: list[str] | None = None) -> Any:
+def _typed(kind: Any, given: Any, more_keys: list[str] | None = None) -> Any:
     """Return what a file says as an object of that type."""
     if not isinstance(given, dict):
         raise ConfigError(f"this is no mapping: {given}")
-    fields = kind.__dataclass_fields__
+    known = {field.name: field for field in fields(kind)}
     for key in given:
-        _known("key", str(key), [*fields, *(more_keys or [])])
-    for key, about in fields.items():
+        _known("key", str(key), [*known, *(more_keys or [])])
+    for key, about in known.items():
         if key not in given and about.default is MISSING and about.default_factory is MISSING:
             raise ConfigError(f"{key} is missing")
     try:

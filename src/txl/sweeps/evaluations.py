@@ -74,8 +74,8 @@ class SweepEvaluation:
         if self.verb != "recl":
             return self.settings
         lengths = [attention_length(read_results(sweep / job)) for job in self.jobs]
-        names, lengths = ",".join(self.rows), ",".join(map(str, lengths))
-        return [f"names=[{names}]", f"attention_length=[{lengths}]", *self.settings]
+        listed = ",".join(map(str, lengths))
+        return [f"names=[{','.join(self.rows)}]", f"attention_length=[{listed}]", *self.settings]
 
     def command(self, sweep: Path) -> list[str]:
         """Return the command line. The models are our own, so that their code may be imported."""
@@ -111,7 +111,7 @@ class SweepEvaluation:
         return None
 
 
-def attention_length(results: dict[str, Any]) -> int:
+def attention_length(results: dict[str, Any]) -> int | None:
     """Return the best attention length of a trained model."""
     unit = results["data"]["unit"]
     best = best_attention(results, metric_for({unit}))

@@ -52,8 +52,8 @@ class Job:
     row: str
     overrides: list[str]
     seed: int = 1
-    settings: DictConfig | None = None
-    config: dict[str, Any] | None = None
+    settings: Any = None
+    config: Any = None
     error: str | None = None
 
     @property
@@ -101,7 +101,8 @@ def make_jobs(
     parsed = OverridesParser.create(config_loader=context.config_loader).parse_overrides(arguments)
     axes = [_expand(override) for override in parsed]
     swept = [override.is_sweep_override() for override in parsed]
-    jobs, variants = [], {}
+    jobs: list[Job] = []
+    variants: dict[str, None] = {}
     for (row, own), words in itertools.product(rows.items(), itertools.product(*axes)):
         varied = [word for word, is_swept in zip(words, swept, strict=True) if is_swept]
         variant = variant_name([word for word in varied if not word.startswith("seed=")])
@@ -122,7 +123,7 @@ def row_name(row: str, variant: str) -> str:
 def _expand(override: Override) -> list[str]:
     """Return one override for each value that an override sweeps over."""
     if not override.is_sweep_override():
-        return [override.input_line]
+        return [str(override.input_line)]
     if not override.is_discrete_sweep():
         raise ConfigError(
             f"{override.input_line} is not a list of values; give one: {override.key_or_group}=1,2,3, or "
@@ -160,8 +161,8 @@ def _compose(job: Job, context: HydraContext, master: DictConfig) -> None:
             del settings["hydra"]
         use_absolute_paths(settings)
         check(settings)
-        job.config = OmegaConf.to_container(settings, resolve=True)
-        job.settings, job.seed = OmegaConf.create(job.config), settings.seed
+        config: Any = OmegaConf.to_container(settings, resolve=True)
+        job.config, job.settings, job.seed = config, OmegaConf.create(config), settings.seed
     except (HydraException, OmegaConfBaseException, *MISTAKES) as error:
         job.error = one_line(error, CONF, master.hydra.job.config_name)
     finally:

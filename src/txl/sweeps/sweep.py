@@ -77,7 +77,7 @@ def sweep(context: HydraContext, task: TaskFunction, config: DictConfig, overrid
     directory.mkdir(parents=True, exist_ok=True)
     lock = lock_directory(directory, 2.0, "hydra.sweep.dir")
     try:
-        described = {
+        described: dict[str, Any] = {
             "schema": SCHEMA,
             "name": name,
             "scale": ablation.scale if ablation else None,

@@ -171,7 +171,7 @@ def modification_time(path: Path) -> int:
     return path.stat().st_mtime_ns if path.exists() else 0
 
 
-def config_options(hydra: DictConfig) -> list[str]:
+def config_options(hydra: Any) -> list[str]:
     """Return the command-line options for the settings that Hydra has composed."""
     places = [source for source in hydra.runtime.config_sources if source.provider == "command-line"]
     options = [word for source in places for word in ("--config-dir", source.path)]
