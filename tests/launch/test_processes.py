@@ -177,7 +177,7 @@ def test_a_sweep_has_one_directory_and_its_jobs_do_not_mix(skewed):
             "evaluation.batch_size=5 cannot be divided among 2 processes",
         ),
         (["training.batch_chunks=5"], {}, "training.batch_chunks=5 does not divide the 32 rows"),
-        (["trainer=ddp_cpu", "trainer.num_nodes=2"], {}, "use torchrun or SLURM's srun"),
+        (["trainer=ddp_cpu", "trainer.num_nodes=2"], {}, "with torchrun or SLURM's srun"),
         (
             ["trainer=ddp_cpu"],
             {"SLURM_NTASKS": "4", "SLURM_NTASKS_PER_NODE": "4", "SLURM_PROCID": "0"},

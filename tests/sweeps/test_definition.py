@@ -298,7 +298,7 @@ MISTAKES = {
     ("laptop: 4, ", ""): "rows.five: at_attention_length.laptop is missing",
     ("columns: {loss: Loss}", "columns: {label: Loss}"): "columns.label: this is a row's own key",
     ("  one: {", "  one: [{"): "while parsing a flow sequence",
-    (SMALL, "- a list\n"): "this is no mapping",
+    (SMALL, "- a list\n"): "expected a mapping, not",
     ("{label: Two, loss: Full, published: {best: 3}}", "2"): "rows.two: a row is a mapping",
 }
 

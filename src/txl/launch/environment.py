@@ -21,36 +21,36 @@ from txl.settings.schema import Config, TrainerSettings
 
 
 def environment() -> ClusterEnvironment:
-    """Return who started the processes, for Lightning: torchrun, SLURM or nobody but us."""
+    """Return what started the processes, for Lightning: torchrun, SLURM or this program."""
     if torch.distributed.is_torchelastic_launched():
         return TorchElasticEnvironment()
     try:
         if LIFELINE not in os.environ and not in_sweep() and SLURMEnvironment.detect():
-            return SLURMEnvironment(auto_requeue=False)  # the interruption does it, see there
-    except RuntimeError as error:  # what Lightning cannot use of SLURM's settings
+            return SLURMEnvironment(auto_requeue=False)  # `Interruption` requeues
+    except RuntimeError as error:  # SLURM settings that Lightning refuses
         raise ConfigError(f"SLURM: {error}") from error
     return LightningEnvironment()
 
 
 def in_sweep() -> bool:
-    """Return whether this is a job of a sweep, whose processes are started here, one SLURM task or not."""
+    """Return whether this is a job of a sweep, which starts its processes itself, also under SLURM."""
     return HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
 
 
 def started_elsewhere() -> int | None:
-    """Return how many processes torchrun or SLURM started; `None`: neither did."""
+    """Return how many processes torchrun or SLURM started; `None` if neither did."""
     kind = environment()
     return None if isinstance(kind, LightningEnvironment) else kind.world_size()
 
 
 def rank() -> int:
-    """Return which of the processes this is, from 0."""
+    """Return the global rank of this process."""
     kind = environment()
     return kind.local_rank() if isinstance(kind, LightningEnvironment) else kind.global_rank()
 
 
 def devices(settings: TrainerSettings) -> int:
-    """Return the devices of each machine: those asked for, or all there are."""
+    """Return the number of devices of each machine: as configured, or all of them."""
     if settings.strategy == "single":
         return 1
     if settings.devices is not None:
@@ -62,12 +62,11 @@ def devices(settings: TrainerSettings) -> int:
 
 
 def world_size(settings: TrainerSettings) -> int:
-    """Return the number of processes of the run."""
     return devices(settings) * settings.num_nodes
 
 
 def check_processes(config: Config) -> None:
-    """Raise ConfigError unless the rows of every batch can be divided, and the right processes run."""
+    """Raise ConfigError unless the configured processes run and can share the rows of each batch."""
     world, started = world_size(config.trainer), started_elsewhere()
     for section in ("training", "evaluation"):
         rows = getattr(config, section).batch_size
@@ -95,17 +94,13 @@ def check_processes(config: Config) -> None:
         )
     if started is None and config.trainer.num_nodes > 1:
         raise ConfigError(
-            f"trainer.num_nodes={config.trainer.num_nodes} machines need somebody to start the processes on "
-            "each: use torchrun or SLURM's srun"
+            f"trainer.num_nodes={config.trainer.num_nodes} machines: start the processes on each of them "
+            "with torchrun or SLURM's srun"
         )
 
 
 def check_command(words: Sequence[str]) -> None:
-    """Raise ValueError if several processes would each take a directory of their own.
-
-    Args:
-        words: of the command line.
-    """
+    """Raise ValueError if a command line lets each of several processes choose its own run directory."""
     started = started_elsewhere() or 1
     if started > 1 and any(word in ("-m", "--multirun") for word in words):
         raise ValueError(

@@ -82,7 +82,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def finite(value: Any) -> Any:
-    """Return plain JSON values, what is not finite as `None`."""
+    """Return a value as plain JSON, nan and infinity as `None`."""
     if isinstance(value, dict):
         return {key: finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -10,9 +10,9 @@ from txl.records.files import write_atomically
 
 
 def read_metrics(directory: Path, *keys: str) -> list[dict[str, Any]]:
-    """Return the lines of `metrics.jsonl` that hold all of `keys`, with numbers.
+    """Return the lines of `metrics.jsonl` that have numbers for all of `keys`.
 
-    A last line that a dying disk or machine cut short is left out.
+    A truncated last line is left out.
 
     Raises:
         ValueError: a line in the middle is damaged.
@@ -31,7 +31,7 @@ def read_metrics(directory: Path, *keys: str) -> list[dict[str, Any]]:
 
 
 def truncate_metrics(path: Path, step: int) -> None:
-    """Leave in `metrics.jsonl` what was logged up to a step; what follows will be logged again."""
+    """Drop the lines of `metrics.jsonl` after a step: they will be logged again."""
     if path.exists():
         *lines, _torn = path.read_text("utf-8").split("\n")
         kept = [line for line in lines if json.loads(line)["step"] <= step]

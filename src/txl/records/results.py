@@ -49,12 +49,11 @@ def initial_results(
 
 
 def utc_now() -> str:
-    """Return the time in UTC, to the second."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 def score_entry(scores: Any, unit: str, settings: Any) -> dict[str, Any]:
-    """Return a score for `results.json`, with the settings it was measured under."""
+    """Return a score for `results.json`, with the settings of its evaluation."""
     return {
         "loss": scores.loss,
         "perplexity": perplexity(scores.loss),
@@ -71,7 +70,6 @@ def score_entry(scores: Any, unit: str, settings: Any) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions that a result depends on."""
     found = {"txl": txl.__version__, "python": platform.python_version()}
     for package in ("torch", "pytorch-lightning", "hydra-core", "numpy"):
         try:
@@ -82,7 +80,7 @@ def versions() -> dict[str, str]:
 
 
 def git(folder: Path) -> dict[str, Any] | None:
-    """Return the commit of the code and whether it was changed since; `None` outside a checkout."""
+    """Return the commit of the code and whether it has changes; `None` outside a checkout."""
 
     def ask(*words: str) -> str:
         command = ["git", "-C", str(folder), *words]

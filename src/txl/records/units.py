@@ -6,17 +6,16 @@ import math
 
 
 def perplexity(loss: float) -> float:
-    """Return exp of a loss in nats; infinity where that overflows."""
+    """Return the exponential of a loss in nats; infinity where it overflows."""
     return math.exp(loss) if loss < 700 else math.inf
 
 
 def bits(loss: float) -> float:
-    """Return a loss in nats as bits."""
     return loss / math.log(2)
 
 
 def metric_of(unit: str) -> tuple[str, str]:
-    """Return the key and the name of the metric that people read for a unit."""
+    """Return key and name of the metric that is usual for a unit of text."""
     if unit in ("word", "bpe"):
         return "perplexity", "perplexity"
     name = "byte" if unit == "byte" else "character"
@@ -24,10 +23,10 @@ def metric_of(unit: str) -> tuple[str, str]:
 
 
 def score_key(unit: str) -> str:
-    """Return the key that the same metric has in a score of `results.json`, whatever the symbol is."""
+    """Return the key of that metric in the scores of `results.json`, which is the same for bytes."""
     return "perplexity" if unit in ("word", "bpe") else "bits_per_character"
 
 
 def shown(value: float | None, digits: int) -> str:
-    """Return a number for people; what was not finite, and so is null in JSON, as "not finite"."""
+    """Return a number as text; null, which stands for nan and infinity in JSON, as "not finite"."""
     return "not finite" if value is None else f"{value:.{digits}f}"

@@ -1,8 +1,7 @@
-"""The paper's tables and figures as files: `ablations/NAME.yaml`, read, checked and made ready for a sweep.
+"""The definitions of the paper's tables and figures, `ablations/NAME.yaml`: read and checked.
 
-A file says what a table's rows are, which overrides train each of them at each scale, what the paper printed
-and which measures are shown. `ablations/README.md` explains the keys. Whatever is wrong is one `ConfigError`
-of one line.
+A file defines the rows of a table, the overrides that train each row at each scale, the published numbers and
+the measures to show. `ablations/README.md` explains the keys. Any mistake is a `ConfigError` of one line.
 """
 
 from __future__ import annotations
@@ -31,16 +30,13 @@ VERBS = (
 
 @dataclass
 class _Scale:
-    """One of the two scales: what is measured at it, and the overrides that every row begins with."""
-
     note: str
     overrides: list[str]
 
 
 @dataclass
 class _Row:
-    """What a row may say beside the table's columns; see `ablations/README.md`."""
-
+    # Beside the table's columns; see ablations/README.md.
     label: str
     published: dict[str, Any] = field(default_factory=dict)
     overrides: list[str] | None = None
@@ -52,8 +48,6 @@ class _Row:
 
 @dataclass
 class _Evaluation:
-    """What measures the rows when they are trained; see `ablations/README.md`."""
-
     verb: str
     together: str | None = None
     figures: list[str] | None = None
@@ -63,7 +57,7 @@ class _Evaluation:
 
 @dataclass
 class _File:
-    """A whole file. The rows are checked one by one, because each has the table's own columns as well."""
+    """A whole file. Rows are checked one by one, because they have the table's own columns."""
 
     title: str
     source: str
@@ -97,7 +91,7 @@ class Ablation:
 
     @property
     def measures_only(self) -> bool:
-        """Whether it trains nothing: its numbers do not depend on parameters."""
+        """Whether it trains nothing, because its numbers do not depend on parameters."""
         return not self.jobs and "evaluation" in self.table
 
     def chosen(self, rows: list[str]) -> dict[str, list[str]]:
@@ -121,7 +115,7 @@ class Ablation:
 
 
 def names(folder: Path = ABLATIONS) -> list[str]:
-    """Return which tables and figures there are: table2 before table10."""
+    """Return the names of the tables and figures in natural order: table2 before table10."""
     found = (path.stem for path in folder.glob("*.yaml"))
     return sorted(found, key=lambda name: [int(part) if part.isdigit() else part for part in _parts(name)])
 
@@ -150,7 +144,7 @@ def read(name: str, scale: str = "laptop", folder: Path = ABLATIONS) -> Ablation
 
 
 def last_of_each(overrides: list[str]) -> list[str]:
-    """Return the overrides with each setting once: the last one, which is the one that holds."""
+    """Return the overrides with each setting once: its last value, which wins."""
     kept: dict[str, str] = {}
     for word in overrides:
         key = word.partition("=")[0]
@@ -191,19 +185,17 @@ def _read(name: str, scale: str, content: Any) -> Ablation:
     return Ablation(name, scale, table, jobs)
 
 
-def _evaluation(said: _Evaluation, scale: str, file: _File) -> dict[str, Any]:
-    """Return what measures the rows at one scale, checked."""
-    _known("verb", said.verb, VERBS)
-    if said.together is not None:
-        _known("column", said.together, file.columns)
-    kept = {"verb": said.verb, "together": said.together, "figures": said.figures}
+def _evaluation(spec: _Evaluation, scale: str, file: _File) -> dict[str, Any]:
+    _known("verb", spec.verb, VERBS)
+    if spec.together is not None:
+        _known("column", spec.together, file.columns)
+    kept = {"verb": spec.verb, "together": spec.together, "figures": spec.figures}
     return {key: value for key, value in kept.items() if value is not None} | {
-        "settings": list(getattr(said, scale))
+        "settings": list(getattr(spec, scale))
     }
 
 
 def _row(name: str, given: Any, scale: str, file: _File) -> dict[str, Any]:
-    """Return a row at one scale, checked."""
     if not re.fullmatch("[a-z0-9_]+", name):  # it becomes a folder
         raise ConfigError("a row's name has only a to z, 0 to 9 and _")
     if not isinstance(given, dict):
@@ -237,9 +229,8 @@ def _row(name: str, given: Any, scale: str, file: _File) -> dict[str, Any]:
 
 
 def _typed(kind: Any, given: Any, more_keys: list[str] | None = None) -> Any:
-    """Return what a file says as an object of that type."""
     if not isinstance(given, dict):
-        raise ConfigError(f"this is no mapping: {given}")
+        raise ConfigError(f"expected a mapping, not {given}")
     known = {field.name: field for field in fields(kind)}
     for key in given:
         _known("key", str(key), [*known, *(more_keys or [])])
