@@ -7,7 +7,7 @@ import torch
 
 from conftest import SMALL, small_model
 from txl.evaluation.generation import draw as drawn_from
-from txl.evaluation.generation import generate, side_by_side
+from txl.evaluation.generation import generate, left_pad
 from txl.model import LearnedPosition, RelativePosition, RotaryPosition, SinusoidalPosition
 
 V = SMALL["vocabulary"]
@@ -90,9 +90,9 @@ def test_a_prompt_after_a_memory_equals_both_as_one_prompt(position, cut):
 def test_prompts_of_different_lengths_go_on_as_each_alone(position):
     model = small_model(position=position)
     prompts = [torch.randint(V, (length,)) for length in (1, 9, 30, 4)]
-    rows, begins = side_by_side(prompts)
-    assert begins == [29, 21, 0, 26]
-    together = draw(model, rows, model.empty_memory(4, 12), 40, temperature=0.0, begins=begins)
+    rows, starts = left_pad(prompts)
+    assert starts == [29, 21, 0, 26]
+    together = draw(model, rows, model.empty_memory(4, 12), 40, temperature=0.0, starts=starts)
     for row, prompt in zip(together, prompts, strict=True):
         alone = draw(model, prompt[None], model.empty_memory(1, 12), 40, temperature=0.0)
         assert torch.equal(row[None], alone)

@@ -28,7 +28,7 @@ def test_auto_takes_bfloat16_where_the_processor_has_it(monkeypatch, features, e
 
 
 def test_a_precision_that_was_asked_for_is_kept():
-    assert hardware.resolve_precision("32-true", "cpu") == ("32-true", "as asked")
+    assert hardware.resolve_precision("32-true", "cpu") == ("32-true", "as configured")
 
 
 @pytest.mark.parametrize(

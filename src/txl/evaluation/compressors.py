@@ -1,12 +1,13 @@
-"""What general compressors need for the same text: the ruler beside a model's bits per byte."""
+"""The bits that general compressors need for a text, to compare a model with."""
 
 from __future__ import annotations
 
 import bz2
 import gzip
 import lzma
+from collections.abc import Callable
 
-COMPRESSORS = {
+COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
     "gzip -9": lambda text: gzip.compress(text, 9),
     "bzip2 -9": lambda text: bz2.compress(text, 9),
     "xz -9e": lambda text: lzma.compress(text, preset=9 | lzma.PRESET_EXTREME),
@@ -14,10 +15,5 @@ COMPRESSORS = {
 
 
 def compressed_bits(text: bytes, symbols: int) -> dict[str, float]:
-    """Return how many bits each compressor needs for one symbol of a text.
-
-    Args:
-        text: the bytes to compress, alone and as one file.
-        symbols: how many symbols they are: bytes or characters.
-    """
+    """Return the bits per symbol of each compressor, for a text of so many symbols (bytes or characters)."""
     return {name: 8 * len(compress(text)) / symbols for name, compress in COMPRESSORS.items()}

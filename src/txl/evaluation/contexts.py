@@ -1,11 +1,10 @@
 """Scores of single tokens from contexts of exactly c tokens, for many c at once.
 
 A *window* is a run of text that a model reads from an empty memory. After its first c tokens the model has
-seen exactly those, so that one pass over a window scores a token at every length of context: the token after
-the c-th from exactly c tokens, nothing older being in reach. The tokens to score lie `step` apart, in
-*stretches* of the text. Then windows that begin `step` apart serve all of them, each token at each length,
-and a token costs little more than reading its longest context once, whatever the number of lengths. It is
-what reading each context by itself gives, where no state depends on a later token (`reads_ahead`).
+seen exactly those, so one pass over a window scores the token after the c-th from a context of c tokens, for
+every c. The tokens to score lie `step` apart, in *stretches* of the text. So windows that begin `step` apart
+score all of them at all lengths, and a token costs little more than reading its longest context once. The
+scores equal those of contexts read separately, unless states depend on later tokens (`reads_ahead`).
 """
 
 from __future__ import annotations
@@ -22,19 +21,17 @@ from torch import Tensor
 from txl.model import TransformerXL
 from txl.records.files import atomic_path
 
-STRETCH = 64  # tokens scored in one place: more need fewer windows, fewer spread better over the text
-AGREES = 1e-3  # nats by which two ways to compute the same score may differ in float32
+STRETCH = 64  # tokens in a stretch: more need fewer windows, fewer cover the text more evenly
+TOLERANCE = 1e-3  # nats by which two computations of the same score may differ in float32
 
 
 class WindowScorer(Protocol):
-    """What scores windows."""
-
     def scores(self, window_BW: Tensor, lengths: Sequence[int]) -> Tensor:
-        """Return the score of the token after the first c, from these alone, for each c of `lengths`.
+        """Return for each c of the J `lengths` the score of the token after the first c, given only these.
 
         Args:
             window_BW: int64, `max(lengths) + 1` tokens a row.
-            lengths: how many tokens are the context.
+            lengths: of the context, in tokens.
 
         Returns:
             `[B, J]`, in nats, on the CPU.
@@ -43,18 +40,16 @@ class WindowScorer(Protocol):
 
 
 class TransformerScorer:
-    """One of our models as a `WindowScorer`.
+    """Scores windows with a `TransformerXL`.
 
-    Where an encoding knows distances, a context in segments whose memory drops nothing gives what it gives in
-    one segment, and one segment is read: every query sees its whole context. Where it knows places within a
-    segment, the segments of the training are read, the first at the beginning of the window, each with the
-    memory of the ones before.
+    With relative positions, one segment gives the same as several whose memory drops nothing: leave
+    `segment_length` at `None`. With absolute positions, give the lengths of training.
 
     Args:
         model: in evaluation mode.
         attention_length: how many keys a query may see, itself included; `None` for the whole context.
-        segment_length: how many tokens are read at once; `None` for the whole window.
-        memory_length: states remembered of each layer from segment to segment.
+        segment_length: how many tokens are read at a time; `None` for the whole window.
+        memory_length: M, the states of each layer that the next segment sees.
     """
 
     def __init__(
@@ -69,7 +64,6 @@ class TransformerScorer:
 
     @torch.inference_mode()
     def scores(self, window_BW: Tensor, lengths: Sequence[int]) -> Tensor:
-        """Return the scores, see `WindowScorer`."""
         window_BW = window_BW.to(self.model.embedding.bias.device)
         memory = self.model.empty_memory(len(window_BW), self.memory_length)
         read = []
@@ -82,23 +76,22 @@ class TransformerScorer:
 
 
 class SeparateContexts:
-    """A `WindowScorer` that reads each context by itself, for models whose states depend on later tokens."""
+    """Scores windows by reading each context separately, for models whose states depend on later tokens."""
 
-    def __init__(self, reader: WindowScorer) -> None:
-        self.reader = reader
+    def __init__(self, scorer: WindowScorer) -> None:
+        self.scorer = scorer
 
     def scores(self, window_BW: Tensor, lengths: Sequence[int]) -> Tensor:
-        """Return the scores, see `WindowScorer`."""
-        return torch.cat([self.reader.scores(window_BW[:, : c + 1], [c]) for c in lengths], dim=1)
+        return torch.cat([self.scorer.scores(window_BW[:, : c + 1], [c]) for c in lengths], dim=1)
 
 
-def reads_ahead(reader: WindowScorer, window_BW: Tensor, lengths: Sequence[int]) -> bool:
-    """Return whether a window gives other scores than its contexts by themselves.
+def reads_ahead(scorer: WindowScorer, window_BW: Tensor, lengths: Sequence[int]) -> bool:
+    """Return whether a window gives other scores than its contexts read separately.
 
-    So it is where positions count from the end of a segment, or where a model is not causal.
+    That happens if positions are counted from the end of a segment, or if the model is not causal.
     """
-    alone_BJ = SeparateContexts(reader).scores(window_BW, lengths)
-    return not torch.allclose(reader.scores(window_BW, lengths), alone_BJ, rtol=0, atol=AGREES)
+    separate_BJ = SeparateContexts(scorer).scores(window_BW, lengths)
+    return not torch.allclose(scorer.scores(window_BW, lengths), separate_BJ, rtol=0, atol=TOLERANCE)
 
 
 def context_lengths(start: int, step: int, longest: int) -> list[int]:
@@ -116,17 +109,14 @@ def context_lengths(start: int, step: int, longest: int) -> list[int]:
 
 
 def choose_positions(tokens: int, longest: int, step: int, count: int, seed: int) -> np.ndarray:
-    """Return which tokens of a text are scored: random stretches of tokens `step` apart, none twice.
+    """Return `count` distinct positions to score, int64, ascending: random stretches of tokens `step` apart.
 
     Args:
-        tokens: of the text.
-        longest: how many tokens each has before it at least.
-        step: between the lengths of context.
-        count: how many.
-        seed: of the choice.
-
-    Returns:
-        int64, rising.
+        tokens: the length of the text.
+        longest: how many tokens precede each position at least.
+        step: the difference of two lengths of context.
+        count: how many positions.
+        seed: of the random choice.
 
     Raises:
         ValueError: the text is shorter than the longest context, or has too few tokens after it.
@@ -146,42 +136,44 @@ def choose_positions(tokens: int, longest: int, step: int, count: int, seed: int
 
 
 def score(
-    reader: WindowScorer,
+    scorer: WindowScorer,
     tokens: np.ndarray,
     positions_P: np.ndarray,
     lengths: Sequence[int],
     batch_size: int,
     scores_JP: np.ndarray,
 ) -> Iterator[tuple[int, int]]:
-    """Fill in the scores that are missing.
+    """Compute the missing scores.
 
     Args:
-        reader: of the model.
+        scorer: of the model.
         tokens: the ids of the text.
-        positions_P: of the tokens to score, rising.
-        lengths: the J lengths of context, rising; no position is smaller than the last.
-        batch_size: windows read side by side.
-        scores_JP: nan where a score is missing. It is filled batch by batch.
+        positions_P: of the tokens to score, ascending.
+        lengths: the J lengths of context, ascending; no position is smaller than the last.
+        batch_size: windows in a batch.
+        scores_JP: nan where a score is missing; filled batch by batch.
 
     Yields:
-        After each batch, and before the first: how many tokens were read, and how many have to be in all.
+        Before the first batch and after each: how many tokens have been read, and how many will be in all.
 
     Raises:
-        ValueError: a score is not finite. It is not filled in.
+        ValueError: a score is not finite. It is not stored.
     """
     lengths_J = np.asarray(lengths)
-    starts, of_start = np.unique(positions_P - lengths_J[:, None], return_inverse=True)
-    longest = np.zeros(len(starts), dtype=np.int64)  # 0: nothing is missing
+    starts, start_index = np.unique(positions_P - lengths_J[:, None], return_inverse=True)
+    longest = np.zeros(len(starts), dtype=np.int64)  # missing context from each start; 0 for none
     needed_JP = np.where(np.isnan(scores_JP), lengths_J[:, None], 0)
-    np.maximum.at(longest, of_start.reshape(-1), needed_JP.reshape(-1))
+    np.maximum.at(longest, start_index.reshape(-1), needed_JP.reshape(-1))
     done, total = 0, int(longest.sum())
     yield done, total
     for length in lengths_J[::-1]:
-        (own,) = np.nonzero(longest == length)
+        (chosen,) = np.nonzero(longest == length)
         shorter = lengths_J[lengths_J <= length]
-        for batch_B in np.split(starts[own], range(batch_size, len(own), batch_size)) if len(own) else ():
+        for batch_B in (
+            np.split(starts[chosen], range(batch_size, len(chosen), batch_size)) if len(chosen) else ()
+        ):
             window_BW = tokens[batch_B[:, None] + np.arange(length + 1)].astype(np.int64)
-            found_BJ = reader.scores(torch.from_numpy(window_BW), shorter.tolist()).numpy()
+            found_BJ = scorer.scores(torch.from_numpy(window_BW), shorter.tolist()).numpy()
             target_BJ = batch_B[:, None] + shorter
             place_BJ = np.searchsorted(positions_P, target_BJ).clip(max=len(positions_P) - 1)
             wanted_BJ = positions_P[place_BJ] == target_BJ
@@ -198,17 +190,17 @@ def score(
 
 
 def load_scores(path: Path, key: str, shape: tuple[int, int]) -> np.ndarray:
-    """Return the scores that `save_scores` wrote under the same key, nan where they are missing.
+    """Return the scores of shape `[J, P]` that `save_scores` wrote under this key, nan where missing.
 
-    Args:
-        path: of the file; it need not exist.
-        key: what the scores depend on.
-        shape: J, P.
+    All are missing if the file does not exist or has another key or shape.
+
+    Raises:
+        ValueError: the file is damaged.
     """
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as kept:
-            if str(kept["key"]) == key and kept["scores"].shape == shape:
-                return kept["scores"]
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+            if str(stored["key"]) == key and stored["scores"].shape == shape:
+                return stored["scores"]
     except FileNotFoundError:
         pass
     except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
@@ -219,7 +211,7 @@ def load_scores(path: Path, key: str, shape: tuple[int, int]) -> np.ndarray:
 def save_scores(
     path: Path, key: str, scores_JP: np.ndarray, positions_P: np.ndarray, lengths: Sequence[int]
 ) -> None:
-    """Write scores, whole or not at all, with the tokens and the lengths of context they belong to."""
+    """Write scores atomically, with their positions and lengths of context."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_path(path) as part, part.open("wb") as file:
         np.savez(file, key=np.array(key), scores=scores_JP, positions=positions_P, lengths=lengths)

@@ -1,9 +1,9 @@
-"""Text from a model: read a prompt, then draw token after token, the memory carrying what was read."""
+"""Generates text: reads a prompt, then draws token after token."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -22,32 +22,32 @@ def generate(
     top_k: int | None = None,
     generator: torch.Generator | None = None,
     top_p: float | None = None,
-    begins: Sequence[int] | None = None,
+    starts: Sequence[int] | None = None,
 ) -> Iterator[Tensor]:
-    """Yield the tokens that follow a prompt, one `[B]` after the other, without end.
+    """Yield the tokens that follow a prompt, `[B]` at a time, without end.
 
-    Each token reads the M states before it and itself, whether it came from the prompt or was drawn, so that
-    a prompt with a memory of its beginning goes on as the whole prompt does, and a token costs the same
-    however many came before. With an absolute position encoding, which knows places only within a segment,
-    the last `segment_length` tokens are read again for each token, as one segment without memory.
+    Each token attends to itself and the M tokens before it, whether they come from the prompt or were drawn.
+    So a prompt split into memory and remainder continues as the whole prompt does, and every token costs the
+    same. With an absolute position encoding, the last `segment_length` tokens are read again for each token,
+    as one segment without memory.
 
     Args:
         model: in evaluation mode.
         prompt_BL: at least one token a row.
-        memory: what was read before the prompt; an empty one for nothing.
-        segment_length: how many tokens of the prompt are read at once.
-        temperature: logits are divided by it; 0 takes the likeliest token.
-        top_k: only the k likeliest tokens can be drawn.
-        generator: of the random numbers, on the model's device.
-        top_p: only the fewest likeliest tokens whose probabilities add up to this can be drawn.
-        begins: where the prompt of each row begins, for prompts of different lengths (see `side_by_side`);
-            what stands before is not read, and neither is the memory of a row that does not begin at 0.
+        memory: the text before the prompt; an empty one for none.
+        segment_length: how many tokens of the prompt are read at a time.
+        temperature: divides the logits; 0 for greedy decoding.
+        top_k: draw only from the k likeliest tokens.
+        generator: a random number generator on the model's device.
+        top_p: draw only from the smallest set of likeliest tokens whose probabilities add up to this.
+        starts: where the prompt of each row starts, for prompts of different lengths (see `left_pad`). The
+            padding before it is ignored, as is the memory of a row that does not start at 0.
     """
-    begins = [0] * len(prompt_BL) if begins is None else list(begins)
+    starts = [0] * len(prompt_BL) if starts is None else list(starts)
     if model.position.absolute:
-        hidden = _by_reading_again(model, prompt_BL, begins, segment_length)
+        hidden = _rereading(model, prompt_BL, starts, segment_length)
     else:
-        hidden = _by_memory(model, prompt_BL, begins, segment_length, memory)
+        hidden = _with_memory(model, prompt_BL, starts, segment_length, memory)
     hidden_BD = next(hidden)
     while True:
         log_probabilities_BV = model.embedding.log_probabilities(hidden_BD)
@@ -56,42 +56,39 @@ def generate(
         hidden_BD = hidden.send(token_B)
 
 
-def _by_memory(
-    model: TransformerXL, prompt_BL: Tensor, begins: list[int], segment_length: int, memory: Memory
-) -> Iterator[Tensor]:
-    """Yield the last states `[B, D]` after the prompt, and after each token that is sent."""
+def _with_memory(
+    model: TransformerXL, prompt_BL: Tensor, starts: list[int], segment_length: int, memory: Memory
+) -> Generator[Tensor, Tensor, None]:
+    """Yield the last states `[B, D]` after the prompt, then after each `[B]` tokens sent."""
     reader = CachedInference(model, memory, memory.slots + 1)
-    first_B, length = torch.tensor(begins), prompt_BL.shape[1]
-    edges = sorted({*range(0, length, segment_length), *begins, length})
+    start_B, length = torch.tensor(starts), prompt_BL.shape[1]
+    edges = sorted({*range(0, length, segment_length), *starts, length})
     for begin, end in itertools.pairwise(edges):
-        fresh_B = (first_B == begin) if begin else None  # what stood there before was no prompt of the row
+        fresh_B = (start_B == begin) if begin else None  # forgets the padding
         hidden_BLD = reader.read(prompt_BL[:, begin:end], fresh_B)
     while True:
         token_B = yield hidden_BLD[:, -1]
         hidden_BLD = reader.read(token_B[:, None])
 
 
-def _by_reading_again(
-    model: TransformerXL, prompt_BL: Tensor, begins: list[int], segment_length: int
-) -> Iterator[Tensor]:
-    """Yield the last states `[B, D]` after the last segment of each row, read anew for each token sent."""
+def _rereading(
+    model: TransformerXL, prompt_BL: Tensor, starts: list[int], segment_length: int
+) -> Generator[Tensor, Tensor, None]:
+    """Do the same by reading the last `segment_length` tokens of each row anew every time."""
     recent_BL = prompt_BL
     while True:
         dropped = max(0, recent_BL.shape[1] - segment_length)
-        recent_BL, begins = recent_BL[:, dropped:], [max(0, begin - dropped) for begin in begins]
+        recent_BL, starts = recent_BL[:, dropped:], [max(0, start - dropped) for start in starts]
         segments = [recent_BL]
-        if any(begins):  # places differ, and each row is read by itself
-            segments = [row[None, begin:] for row, begin in zip(recent_BL, begins, strict=True)]
+        if any(starts):  # positions differ between rows
+            segments = [row[None, start:] for row, start in zip(recent_BL, starts, strict=True)]
         hidden = [model(rows_BL, model.empty_memory(len(rows_BL), 0))[0][:, -1] for rows_BL in segments]
         token_B = yield torch.cat(hidden)
         recent_BL = torch.cat([recent_BL, token_B[:, None]], dim=1)
 
 
-def side_by_side(prompts: Sequence[Tensor]) -> tuple[Tensor, list[int]]:
-    """Return prompts `[L]` of different lengths as the rows of one tensor, and where each of them begins.
-
-    They end together, so that they go on together.
-    """
+def left_pad(prompts: Sequence[Tensor]) -> tuple[Tensor, list[int]]:
+    """Return prompts `[L]` of different lengths as rows that end together, and where each of them starts."""
     longest = max(len(prompt) for prompt in prompts)
     rows = [torch.cat([prompt.new_zeros(longest - len(prompt)), prompt]) for prompt in prompts]
     return torch.stack(rows), [longest - len(prompt) for prompt in prompts]
@@ -104,7 +101,7 @@ def draw(
     top_p: float | None = None,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Return one token `[B]` for each row; for the arguments see `generate`."""
+    """Return one token `[B]` for each row; the arguments are those of `generate`."""
     if temperature == 0.0:
         return log_probabilities_BV.argmax(dim=-1)
     logits_BV = log_probabilities_BV / temperature

@@ -1,4 +1,4 @@
-"""The score of every token of a text, whatever the lengths, the batch and the way of reading."""
+"""Scores every token of a text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from txl.data import Batch, DocumentStreams
 from txl.evaluation.inference import CachedInference
 from txl.model import TransformerXL
 
-BLOCKS = 50  # of a confidence interval, at most
+MAX_BLOCKS = 50  # of a confidence interval
 
 
 @dataclass(frozen=True)
@@ -21,17 +21,17 @@ class Reading:
     """How a text is read.
 
     Attributes:
-        batch_size: B, parts of the text that are read side by side.
+        batch_size: B, parts of the text that are read in parallel.
         segment_length: L, tokens of a segment.
         memory_length: M, slots of the memory; 0 for none.
-        attention_length: how many keys a query may see, itself included; `None` for all there are.
-        stride: targets scored of each segment, its last; below L segments overlap, and of each the memory
-            takes what the next one does not read again. With 1 and M = 0 each prediction is a forward pass of
-            its own (Al-Rfou et al. 2018).
-        reset_every: forget the memory before every so many segments of a document; `None` for never.
-        warm_up: tokens read, unscored, before the part of each row, so that it begins with a memory; `None`
-            for as many as a score can depend on.
-        border: the ids that end a document, of which none sees another; `None` if the text is one.
+        attention_length: how many keys a query may see, itself included; `None` for all.
+        stride: how many targets of each segment are scored, the last ones. Below L, segments overlap, and the
+            memory caches only tokens that the next segment does not read again. With 1 and M = 0 each
+            prediction is a forward pass of its own (Al-Rfou et al. 2018).
+        reset_every: segments of a document after which the memory is cleared; `None` for never.
+        warm_up: tokens that each row reads, unscored, before its part, to fill its memory; `None` for all
+            that a score can depend on.
+        border: the ids that end a document; no document sees another. `None` if the text is one document.
     """
 
     batch_size: int
@@ -52,9 +52,9 @@ class Reading:
     def warm_up_segments(self, layers: int) -> int:
         """Return how many segments each row reads before its part.
 
-        A state of one layer depends on the memory of that layer: on the states that entered it up to M tokens
-        (or one less than the attention length) before its segment. So a score depends on that many segments
-        a layer, and whoever has read them has, up to rounding, the memory of one who read the whole text.
+        A state depends on the memory of its layer, which reaches back M tokens (or one less than the
+        attention length). So a score depends on that many tokens for each layer; a row that has read them
+        has, up to rounding, the memory of a row that has read the whole text.
         """
         if self.warm_up is not None:
             return -(-self.warm_up // self.stride) if self.memory_length else 0
@@ -63,14 +63,13 @@ class Reading:
 
 
 class WarmedStreams(DocumentStreams):
-    """One grid of segments over the text, of which each row has a run, and reads some segments before it.
+    """Divides the grid of segments among the rows; each first reads some segments as warm-up.
 
-    A target lies in the same segment at the same place, whatever the number of rows; so the rows change which
-    products are computed together and not what is computed. No row reads what its first segment forgets.
+    A target has the same place in the same segment, whatever the number of rows: they change which products
+    are computed together, not what is computed. No row reads what its first segment forgets.
 
     Args:
         tokens: `[T]` integers.
-        reading: how they are read.
         layers: of the model.
     """
 
@@ -81,18 +80,17 @@ class WarmedStreams(DocumentStreams):
             tokens, reading.batch_size, reading.segment_length, step=reading.stride, border=reading.border
         )
         self.reset_every = reading.reset_every
-        self.own = self.begin  # the first segment of a row's part; what it reads begins before
+        self.own = self.begin  # the first segment of a row's part, after its warm-up
         forgotten = self.first[self.document_of(self.own)]
         if self.reset_every:
             forgotten = forgotten + (self.own - forgotten) // self.reset_every * self.reset_every
         self.begin = np.maximum(forgotten, self.own - reading.warm_up_segments(layers))
 
     def __len__(self) -> int:
-        """Return the number of segments of the row that reads most."""
         return int((self.end - self.begin).max())
 
     def read(self, number: int) -> tuple[Batch, np.ndarray]:
-        """Return the rows of a batch, and where its inputs and its last target stand, `[B, L + 1]`."""
+        """Return a batch, and the positions in the text of its inputs and its last target, `[B, L + 1]`."""
         segment = self.begin + number
         offset, place, scored = self.locate(segment, (segment >= self.own) & (segment < self.end))
         fresh = (offset == 0) | (number == 0)
@@ -101,7 +99,6 @@ class WarmedStreams(DocumentStreams):
         return self.gather(place, scored, fresh), place
 
     def batch(self, epoch: int, number: int) -> Batch:
-        """Return the rows of a batch, see `Streams`."""
         return self.read(number)[0]
 
 
@@ -116,15 +113,14 @@ def score_text(
     """Fill `scores` with the score of each target of a text.
 
     Args:
-        model: in evaluation mode, where it shall compute.
+        model: in evaluation mode, on the device to use.
         tokens: `[T]` integers.
-        reading: how they are read.
-        scores: `[T - 1]` floats; what is not scored (yet) is left as it is, so that whoever is interrupted
-            has what was done.
-        advance: called with the number of targets that were scored.
+        reading: how to read them.
+        scores: `[T - 1]` floats, filled batch by batch: after an interruption they hold what was scored.
+        advance: called with the number of targets scored in each batch.
 
     Returns:
-        How many tokens the rows read, unscored, before their parts.
+        How many tokens were read as warm-up, in all rows.
     """
     streams = WarmedStreams(tokens, reading, model.n_layer)
     device = model.embedding.bias.device
@@ -135,7 +131,7 @@ def score_text(
         hidden_BLD = reader.read(batch.inputs.to(device), batch.fresh, reading.stride)
         if not (columns := batch.scored.any(dim=0)).any():
             continue
-        begin = int(columns.int().argmax())  # only the last targets of segments that overlap are scored
+        begin = int(columns.int().argmax())  # overlapping segments score only their last targets
         targets_BL = batch.targets[:, begin:].to(device).contiguous()
         found_BL = model.embedding.scores(hidden_BLD[:, begin:], targets_BL).cpu().numpy()
         mask_BL = batch.scored[:, begin:].numpy()
@@ -147,17 +143,17 @@ def score_text(
 def half_interval(scores: np.ndarray) -> float:
     """Return half the width of a 95 % confidence interval of the mean score, in nats.
 
-    Neighbouring scores are alike, so that single ones would promise too much: the text is cut in up to 50
-    blocks of equal length, and the interval is that of their means, as if these were independent and normal.
+    Neighbouring scores are correlated, so an interval from single scores would be too narrow. Instead the
+    text is divided into up to 50 blocks of equal length, whose means are taken as independent and normal.
 
     Args:
-        scores: `[T]`, in the order of the text; nan where there is none.
+        scores: `[T]`, in the order of the text; nan where a token has none.
 
     Returns:
-        nan where fewer than 20 blocks of 20 scores can be made.
+        nan if there are fewer than 20 blocks of 20 scores.
     """
     known = scores[~np.isnan(scores)].astype(np.float64)
-    blocks = min(BLOCKS, len(known) // 20)
+    blocks = min(MAX_BLOCKS, len(known) // 20)
     if blocks < 20:
         return math.nan
     means = known[: len(known) // blocks * blocks].reshape(blocks, -1).mean(axis=1)

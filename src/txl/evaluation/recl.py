@@ -1,15 +1,15 @@
-"""Relative effective context length (Appendix C): how far back the context still helps, within a group.
+"""Relative effective context length (Appendix C): up to what length a longer context helps, within a group.
 
-A longer context gains less for a better model, which has less to gain. So the models of a group are measured
-against the best of them: with l_i(c, t) the score of token t by model i from its last c tokens,
+A better model gains less from a longer context, having less to gain. So the models of a group are compared
+with the best of them. Let l_i(c, t) be the score of token t by model i given a context of c tokens:
 
-    b(c, t)     = min_i l_i(c, t)                                      the group's best
-    T           = the r share of all t with the largest b(c, t)        what is hard from c tokens
-    f_i(c, c')  = mean over T of min(b(c, t), l_i(c', t))              what model i makes of it from c' tokens
+    b(c, t)     = min_i l_i(c, t)                                      the best score of the group
+    T           = the share r of all t with the largest b(c, t)        the hard tokens
+    f_i(c, c')  = mean over T of min(b(c, t), l_i(c', t))              the loss of model i given c' tokens
     g_i(c, c')  = (exp f_i(c, c) - exp f_i(c, c')) / exp f_i(c, c)     its relative gain
 
-f_i(c, c) is the mean of b(c, t), the same for all. The length grows by one step after the other; RECL is the
-first one from which the next step gains less than the threshold.
+f_i(c, c) is the mean of b(c, t), the same for all models. RECL is the first length of context whose next step
+gains less than the threshold.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ import numpy as np
 
 @dataclass(frozen=True)
 class EffectiveContext:
-    """How far the context of one model reaches.
+    """The effective context of one model.
 
     Attributes:
         length: RECL, in tokens.
-        beyond: every step gained enough, so that RECL may be longer than the longest context scored.
-        gains: g(c, c') of each step, relative.
+        beyond: every step gained enough, so RECL may be longer than the longest context scored.
+        gains: g(c, c') of each step.
         differences: exp f(c, c) - exp f(c, c') of each step, in perplexity (Figure 3).
     """
 
@@ -43,13 +43,13 @@ def effective_contexts(
     """Return the effective context of each model of a group.
 
     Args:
-        scores_NJP: of N models, J lengths of context and P tokens, in nats.
-        lengths: of the J contexts, rising by the step.
+        scores_NJP: of N models at J lengths of context on P tokens, in nats.
+        lengths: the J lengths of context, ascending.
         share: r, in (0, 1].
-        threshold: of the relative gain.
+        threshold: the least relative gain that counts.
 
     Raises:
-        ValueError: fewer than two lengths, a share that is none of the tokens, or scores that are not finite.
+        ValueError: fewer than two lengths, a share of less than one token, or scores that are not finite.
     """
     models, count, tokens = scores_NJP.shape
     if count < 2:
@@ -67,13 +67,13 @@ def effective_contexts(
     differences = base - reached
     gains = differences / base
     return [
-        EffectiveContext(*_walk(gain, lengths, threshold), gain.tolist(), difference.tolist())
+        EffectiveContext(*_effective_length(gain, lengths, threshold), gain.tolist(), difference.tolist())
         for gain, difference in zip(gains, differences, strict=True)
     ]
 
 
 def check_share(share: float, tokens: int) -> int:
-    """Return how many of the tokens a share is; raise ValueError where it is none or more than all."""
+    """Return how many tokens a share is; raise ValueError if it is less than one or more than all."""
     if not 0 < share <= 1:
         raise ValueError(f"r={share:g} must be above 0 and at most 1")
     if share * tokens < 1:
@@ -81,8 +81,8 @@ def check_share(share: float, tokens: int) -> int:
     return round(share * tokens)
 
 
-def _walk(gains: np.ndarray, lengths: Sequence[int], threshold: float) -> tuple[int, bool]:
-    """Return the first length from which the next step gains less than the threshold, or the last length."""
+def _effective_length(gains: np.ndarray, lengths: Sequence[int], threshold: float) -> tuple[int, bool]:
+    """Return the effective length and whether it may be longer."""
     for length, gain in zip(lengths, gains, strict=False):
         if gain < threshold:
             return length, False

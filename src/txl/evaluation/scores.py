@@ -1,4 +1,4 @@
-"""Scores, and the metrics that are made of them."""
+"""The sum of scores, from which every metric is computed."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ from torch import Tensor
 
 
 class ScoreSum:
-    """The sum of scores and their number: all a perplexity needs, and exact over any number of processes.
-
-    A score is the negative log-likelihood of one target, in nats.
-    """
+    """Sums scores, the negative log-likelihoods of targets in nats, over batches and processes."""
 
     def __init__(self) -> None:
         self.total, self.count = 0.0, 0
@@ -23,7 +20,7 @@ class ScoreSum:
         self.count += int(scored_BL.sum())
 
     def gather(self) -> None:
-        """Add up the sums of all processes, on every one of them."""
+        """Replace the sum with the total over all processes, in each of them."""
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             sums: list[tuple[float, int]] = [(0.0, 0)] * torch.distributed.get_world_size()
             torch.distributed.all_gather_object(sums, (self.total, self.count))

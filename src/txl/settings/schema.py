@@ -1,12 +1,13 @@
 """The settings of a run: their types and their checks.
 
-The values are in `conf/`. Sections with fixed keys are dataclasses; groups whose keys depend on their
-`_target_` are checked by `components`. A mistake raises `ConfigError`, one line, before any work begins.
+The files in `conf/` hold the values and describe every key. Sections with fixed keys are dataclasses; groups
+whose keys depend on their `_target_` are checked by `components`. A mistake raises `ConfigError`, one line,
+before any work begins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -23,16 +24,10 @@ class ReadingSettings:
     """How a text is read.
 
     Attributes:
-        batch_size: B, rows of the global batch: streams that are read in parallel.
-        segment_length: L, tokens of a segment; in training, how far the gradient reaches.
-        memory_length: M, states cached for each layer; 0 for no recurrence.
-        attention_length: how many keys a query may attend to, its own included; null for all. The authors'
-            `same_length` is `attention_length` = `memory_length`.
-        loss: "full": every target of a segment is scored. "half": segments overlap by half and the second
-            half of each is scored, so that at least L/2 tokens of the segment precede each target.
-        streams: the order of reading, a key of `txl.data.POLICIES`.
-        border: the text that ends a document or a sentence; a backslash and an n stand for a newline, for
-            the command line.
+        attention_length: the authors' `same_length` is `attention_length` = `memory_length`.
+        loss: with "half", at least L/2 tokens of the segment precede each target.
+        streams: a key of `txl.data.POLICIES`.
+        border: a backslash and an n stand for a newline, for the command line.
     """
 
     section: ClassVar[str]
@@ -48,12 +43,16 @@ class ReadingSettings:
     def __post_init__(self) -> None:
         section = self.section
         self.border = data.border_text(self.border)
-        _positive(section, self, "batch_size", "segment_length", "attention_length")
-        _not_negative(section, self, "memory_length")
-        _one_of(f"{section}.loss", self.loss, ("full", "half"))
+        _check(
+            section,
+            self,
+            positive=("batch_size", "segment_length", "attention_length"),
+            not_negative=("memory_length",),
+            loss=("full", "half"),
+            streams=data.POLICIES,
+        )
         if self.loss == "half" and self.segment_length % 2:
             raise ConfigError(f"{section}: half loss needs an even segment_length, not {self.segment_length}")
-        _one_of(f"{section}.streams", self.streams, data.POLICIES)
         if self.streams == "shuffled" and self.memory_length:
             raise ConfigError(
                 f"{section}.streams=shuffled has nothing to remember from segment to segment, but "
@@ -92,14 +91,7 @@ class ReadingSettings:
 
 @dataclass
 class TrainingSettings(ReadingSettings):
-    """How the training text is read.
-
-    Attributes:
-        random_start: begin each epoch at a random token and wrap around.
-        variable_length: segments vary in length around `segment_length`, as the authors' `varlen`.
-        batch_chunks: parts into which the rows of a process are divided, to be run one after the other in
-            less memory; the gradient is the same up to rounding.
-    """
+    """How the training text is read. `variable_length` is the authors' `varlen`."""
 
     section = "training"
 
@@ -109,7 +101,7 @@ class TrainingSettings(ReadingSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _positive("training", self, "batch_chunks")
+        _check("training", self, positive=("batch_chunks",))
         if self.random_start and self.streams != "ordered":
             raise ConfigError(
                 f"training.random_start=true needs training.streams=ordered, not {self.streams}"
@@ -132,16 +124,7 @@ class TrainingSettings(ReadingSettings):
 
 @dataclass
 class EvaluationSettings(ReadingSettings):
-    """How validation and test text is read.
-
-    Attributes:
-        clamp_length: distances are clamped to this in evaluation; null for as in training.
-        stride: how many targets of each segment are scored, the last ones; null for all, or half of them with
-            loss=half.
-        attention_lengths: the validation text is scored at these after training, see `at`.
-        attention_stride: how many targets are scored at a time there.
-        attention_tokens: how much of the validation text is scored there, from its beginning; null for all.
-    """
+    """How validation and test text is read."""
 
     section = "evaluation"
 
@@ -153,7 +136,8 @@ class EvaluationSettings(ReadingSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _positive("evaluation", self, "clamp_length", "stride", "attention_stride", "attention_tokens")
+        positive = ("clamp_length", "stride", "attention_stride", "attention_tokens")
+        _check("evaluation", self, positive)
         if self.stride is not None and (self.loss == "half" or self.stride > self.segment_length):
             raise ConfigError(
                 f"evaluation.stride={self.stride} needs evaluation.loss=full, not {self.loss}, and an "
@@ -171,7 +155,7 @@ class EvaluationSettings(ReadingSettings):
         return self.stride or super().step
 
     def at(self, attention_length: int) -> EvaluationSettings:
-        """Return settings under which A - stride + 1 to A tokens precede each target, A the attention length.
+        """Return settings for an attention length A: from A - stride + 1 to A tokens precede each target.
 
         With recurrence, segments have the length of a stride and the memory holds the rest. Without, a window
         of A tokens is read anew for each stride, as the authors evaluate models without memory (`ext_len`).
@@ -190,30 +174,11 @@ class EvaluationSettings(ReadingSettings):
 
 @dataclass
 class TrainerSettings:
-    """Hardware, length and schedule of the training.
+    """Hardware, length and intervals of the training.
 
     Attributes:
-        accelerator: "auto" for a GPU if there is one; or "cpu", "gpu".
-        strategy: "single": one process; "ddp": one for each device, with the whole model and a share of the
-            rows; "fsdp": the same with a shard of the parameters.
-        devices: per machine; null for as many as torchrun or SLURM started, else all GPUs.
-        num_nodes: machines.
         precision: "auto", or one of Lightning's names.
-        recompute: recompute activations within each layer in the backward pass instead of storing them.
-        attention: the attention backend, a key of `txl.model.transformer.ATTENTION_BACKENDS`, or "auto".
-        compile: compile the model with torch.compile.
-        max_steps: optimizer steps.
-        gradient_clip: largest norm of the gradient over all parameters; null for no clipping.
-        validate_every: steps between validations on the whole validation split.
-        log_every: steps between logged lines.
-        max_loss_rise: nats that the running mean of the loss may rise above its minimum before the training
-            is stopped; null for no limit.
-        peak_flops: operations a second of one device, for the utilization; null to measure it at the start.
-        train_batches: batches of the training text that are read in each epoch; null for all.
-        evaluation_batches: batches of the validation and the test text that are scored; null for all.
-        profile_steps: steps to record in `trace.json`, after the first few; 0 for none.
-        checkpoint_every: steps between checkpoints; each validation is followed by one too.
-        keep_every: steps between checkpoints that are never deleted; null for none.
+        attention: "auto", or a key of `txl.model.transformer.ATTENTION_BACKENDS`.
     """
 
     accelerator: str
@@ -237,31 +202,29 @@ class TrainerSettings:
     keep_every: int | None
 
     def __post_init__(self) -> None:
-        _positive("trainer", self, "max_steps", "gradient_clip", "validate_every", "log_every")
-        _positive("trainer", self, "max_loss_rise", "peak_flops", "train_batches", "evaluation_batches")
-        _not_negative("trainer", self, "profile_steps")
-        _positive("trainer", self, "devices", "num_nodes", "checkpoint_every", "keep_every")
-        _one_of("trainer.strategy", self.strategy, ("single", "ddp", "fsdp"))
-        _one_of("trainer.attention", self.attention, ("auto", "plain", "blocked", "flex"))
-        _one_of("trainer.precision", self.precision, ("auto", "32-true", "bf16-mixed", "16-mixed"))
+        intervals = ("validate_every", "log_every", "checkpoint_every", "keep_every")
+        batches = ("train_batches", "evaluation_batches")
+        limits = ("max_steps", "gradient_clip", "max_loss_rise", "peak_flops", "devices", "num_nodes")
+        _check(
+            "trainer",
+            self,
+            positive=(*intervals, *batches, *limits),
+            not_negative=("profile_steps",),
+            accelerator=("auto", "cpu", "gpu"),
+            strategy=("single", "ddp", "fsdp"),
+            precision=("auto", "32-true", "bf16-mixed", "16-mixed"),
+            attention=("auto", "plain", "blocked", "flex"),
+        )
         if self.strategy == "single" and (self.devices != 1 or self.num_nodes != 1):
             raise ConfigError(
                 f"trainer.strategy=single is one process, not trainer.devices={self.devices} on "
                 f"trainer.num_nodes={self.num_nodes}; use trainer=ddp, ddp_cpu or fsdp for several"
             )
-        _one_of("trainer.accelerator", self.accelerator, ("auto", "cpu", "gpu"))
 
 
 @dataclass
 class SampleSettings:
-    """The text that the trained model generates at the end.
-
-    Attributes:
-        prompt_tokens: the length of the prompt, the beginning of the test text.
-        tokens: how many to generate.
-        temperature: divides the logits; 0 for greedy decoding.
-        top_k: sample from the k likeliest tokens (the paper's Appendix E uses 40); null for all.
-    """
+    """The text that the trained model generates at the end."""
 
     prompt_tokens: int
     tokens: int
@@ -269,8 +232,7 @@ class SampleSettings:
     top_k: int | None
 
     def __post_init__(self) -> None:
-        _positive("sample", self, "prompt_tokens", "tokens", "top_k")
-        _not_negative("sample", self, "temperature")
+        _check("sample", self, positive=("prompt_tokens", "tokens", "top_k"), not_negative=("temperature",))
 
 
 @dataclass
@@ -356,23 +318,21 @@ def check_lengths(config: Config, tokens: dict[str, int]) -> None:
         )
 
 
-def _positive(section: str, settings: Any, *keys: str) -> None:
-    _at_least(section, settings, keys, lambda value: value > 0, "positive")
-
-
-def _not_negative(section: str, settings: Any, *keys: str) -> None:
-    _at_least(section, settings, keys, lambda value: value >= 0, "0 or more")
-
-
-def _at_least(
-    section: str, settings: Any, keys: Iterable[str], is_valid: Callable[[Any], bool], expected: str
+def _check(
+    section: str,
+    settings: Any,
+    positive: Iterable[str] = (),
+    not_negative: Iterable[str] = (),
+    **allowed: Collection[str],
 ) -> None:
-    for key in keys:
+    """Raise ConfigError unless the numbers are in range, or null, and the other values are allowed."""
+    ranges = {key: ("positive", lambda value: value > 0) for key in positive}
+    ranges |= {key: ("0 or more", lambda value: value >= 0) for key in not_negative}
+    for key, (expected, is_valid) in ranges.items():
         value = getattr(settings, key)
         if value is not None and not is_valid(value):
             raise ConfigError(f"{section}.{key}={value} must be {expected}")
-
-
-def _one_of(name: str, value: str, allowed: Iterable[str]) -> None:
-    if value not in allowed:
-        raise ConfigError(f"{name}={value} must be one of {', '.join(allowed)}")
+    for key, names in allowed.items():
+        value = getattr(settings, key)
+        if value not in names:
+            raise ConfigError(f"{section}.{key}={value} must be one of {', '.join(names)}")

@@ -48,7 +48,7 @@ def resolve_precision(precision: str, accelerator: str) -> tuple[str, str]:
     float32 elsewhere.
     """
     if precision != "auto":
-        return precision, "as asked"
+        return precision, "as configured"
     if accelerator != "cpu" and torch.cuda.is_available():
         if torch.cuda.is_bf16_supported(including_emulation=False):
             return "bf16-mixed", "the GPU computes in bfloat16"

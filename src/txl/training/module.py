@@ -25,7 +25,6 @@ class LanguageModel(pl.LightningModule):
 
     Args:
         model: to train.
-        training, evaluation: lengths and batch sizes.
         optimizer: called with `parameters=`.
         schedule: the factor of the learning rate, called with `step=` and `total=`.
         extra: stored in checkpoints, plain types only: the settings and the vocabulary.
@@ -109,10 +108,9 @@ class LanguageModel(pl.LightningModule):
         self.scores, self.evaluation_memory = ScoreSum(), None
 
     def validation_step(self, batch: Batch, batch_index: int) -> None:
+        settings = self.evaluation_settings
         with self.clamped():
-            scores_BL, self.evaluation_memory = self._read(
-                batch, self.evaluation_memory, self.evaluation_settings
-            )
+            scores_BL, self.evaluation_memory = self._read(batch, self.evaluation_memory, settings)
         self.scores.add(scores_BL, batch.scored)
 
     def on_validation_epoch_end(self) -> None:
@@ -128,7 +126,7 @@ class LanguageModel(pl.LightningModule):
 
     @contextmanager
     def reading(self, settings: EvaluationSettings) -> Iterator[None]:
-        """Within the context, evaluate with these settings."""
+        """Evaluate with these settings within the context."""
         before, self.evaluation_settings = self.evaluation_settings, settings
         try:
             yield
@@ -137,7 +135,7 @@ class LanguageModel(pl.LightningModule):
 
     @contextmanager
     def clamped(self) -> Iterator[None]:
-        """Within the context, clamp distances as in evaluation, if `evaluation.clamp_length` is set."""
+        """Clamp distances at `evaluation.clamp_length`, if that is set, within the context."""
         position: Any = self.model.position
         clamp = self.evaluation_settings.clamp_length
         if clamp is None:
@@ -167,19 +165,15 @@ class LanguageModel(pl.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
     def configure_gradient_clipping(
-        self,
-        optimizer: Any,
-        gradient_clip_val: float | None = None,
-        gradient_clip_algorithm: str | None = None,
+        self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: Any = None
     ) -> None:
         """Clip the norm over all parameters, as the authors do; keep it and the learning rate for the log."""
         self.learning_rate = optimizer.param_groups[0]["lr"]
         limit = float("inf") if gradient_clip_val is None else gradient_clip_val
         scaler = getattr(self.trainer.precision_plugin, "scaler", None)
         if scaler is not None and getattr(optimizer, "_step_supports_amp_scaling", False):
-            scaler.unscale_(
-                optimizer
-            )  # Lightning leaves it to a fused optimizer, which steps after the clipping
+            # Lightning leaves this to the fused optimizer, whose step comes after clipping.
+            scaler.unscale_(optimizer)
         wrapped = self.trainer.strategy.model
         if isinstance(wrapped, FullyShardedDataParallel):
             self.gradient_norm = wrapped.clip_grad_norm_(limit)  # each process holds a shard of the gradient

@@ -207,11 +207,11 @@ def drawn(
     from rich.console import Console
     from rich.progress import track
 
-    from txl.evaluation.generation import generate, side_by_side
+    from txl.evaluation.generation import generate, left_pad
 
     device = trained.model.embedding.bias.device
     rows = [torch.tensor(prompt, device=device) for prompt in prompts for _ in range(asked.samples)]
-    prompt_BL, begins = side_by_side(rows)
+    prompt_BL, starts = left_pad(rows)
     segment = (trained.description.get("reading") or {}).get("segment_length") or 128
     stream = generate(
         trained.model,
@@ -222,7 +222,7 @@ def drawn(
         asked.top_k,
         torch.Generator(device).manual_seed(asked.seed),
         asked.top_p,
-        begins,
+        starts,
     )
     steps, ids, whole = itertools.islice(stream, asked.tokens), [[] for _ in rows], True
     if len(rows) > 1:

@@ -2,9 +2,9 @@
 
 A checkpoint is the state after a whole step, and after the validation of that step if there is one. Besides
 what Lightning stores (parameters, optimizer, schedule, loss scale) it holds the position in the data, the
-memory of every row, the random state of every process and the best validation loss: plain types and tensors
-only. Lightning's ModelCheckpoint stores none of these. Its counters of epochs and batches are not restored
-but derived from the number of steps.
+memory of every row, the random state of every process and the best validation loss, none of which Lightning's
+ModelCheckpoint stores: plain types and tensors only. Lightning's counters of epochs and batches are not
+restored but derived from the number of steps.
 
 `last.ckpt` is the newest, `previous.ckpt` the one before, `best.ckpt` that of the lowest validation loss,
 `step-00001000.ckpt` one that is never deleted. A file gets its name only when it is complete and on disk.
@@ -40,13 +40,9 @@ NEW = ".new.ckpt"  # written, but not yet named
 
 
 class WholeFiles(TorchCheckpointIO):
-    """Writes checkpoints atomically. If that fails (a full disk), it logs a warning and training goes on.
+    """Writes checkpoints atomically. If that fails (a full disk), it logs a warning and training goes on."""
 
-    Attributes:
-        failed: whether the newest checkpoint could not be written.
-    """
-
-    failed = False
+    failed = False  # whether the newest checkpoint could not be written
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
@@ -130,14 +126,10 @@ class Checkpoints(pl.Callback):
     """Saves, keeps and restores the whole state of a training.
 
     Args:
-        every: steps between checkpoints; each validation is followed by one too.
-        validate_every: steps between validations.
+        every, validate_every: steps between checkpoints and validations; each validation is followed by a
+            checkpoint too.
         keep_every: steps between checkpoints that are never deleted; `None` for none.
         streams: of the training text.
-
-    Attributes:
-        best: the lowest validation loss so far.
-        saved: the step of the last checkpoint, -1 for none.
     """
 
     def __init__(
@@ -153,8 +145,8 @@ class Checkpoints(pl.Callback):
         self.folder, self.every, self.keep_every = Path(folder), every, keep_every
         self.validate_every = validate_every
         self.streams, self.seed, self.files = streams, seed, files
-        self.best = float("inf")
-        self.saved = -1
+        self.best = math.inf  # the lowest validation loss
+        self.saved = -1  # the step of the last checkpoint
         self._random: Mapping[str, Any] | None = None
 
     def validation_due(self, trainer: pl.Trainer, module: LanguageModel) -> bool:
@@ -219,21 +211,21 @@ class Checkpoints(pl.Callback):
         """Restore that state, before Lightning restores parameters and optimizer."""
         if trainer.state.fn != "fit":
             return
-        progress, step = checkpoint["resume"], checkpoint["global_step"]
-        self.streams.load_state_dict(progress["streams"])
-        self.best, module.validated_at, self.saved = progress["best"], progress["validated_at"], step
-        memory, rows = progress["memory"], torch.from_numpy(self.streams.rows)
-        if memory is not None:
-            states = tuple(layer[rows].to(trainer.strategy.root_device) for layer in memory["states"])
-            module.memory = Memory(states, memory["length"][rows].to(trainer.strategy.root_device))
-        if len(progress["random"]) == trainer.world_size:
-            self._random = progress["random"][trainer.global_rank]
+        state, step = checkpoint["resume"], checkpoint["global_step"]
+        self.streams.load_state_dict(state["streams"])
+        self.best, module.validated_at, self.saved = state["best"], state["validated_at"], step
+        if (memory := state["memory"]) is not None:
+            rows, device = torch.from_numpy(self.streams.rows), trainer.strategy.root_device
+            states = tuple(layer[rows].to(device) for layer in memory["states"])
+            module.memory = Memory(states, memory["length"][rows].to(device))
+        if len(state["random"]) == trainer.world_size:
+            self._random = state["random"][trainer.global_rank]
         # Lightning resumes inside an epoch by rules that depend on when the checkpoint was saved. The
         # streams know their position, so its loops only need to continue counting from this step.
         checkpoint.pop("loops", None)
         loop = trainer.fit_loop.epoch_loop
-        loop.automatic_optimization.optim_progress.optimizer.step.total.completed = step
-        loop.automatic_optimization.optim_progress.optimizer.step.total.ready = step
+        steps = loop.automatic_optimization.optim_progress.optimizer.step.total
+        steps.completed = steps.ready = step
         loop.batch_progress.total.ready = step
         loop._batches_that_stepped = step
 
@@ -276,10 +268,7 @@ def _gather_memory(memory: Memory | None) -> dict[str, Any] | None:
     """Return the memory of the rows of all processes, `[B, M, D]` for each layer, on the CPU."""
     if memory is None:
         return None
-    return {
-        "states": [_all_rows(states) for states in memory.states],
-        "length": _all_rows(memory.length),
-    }
+    return {"states": [_all_rows(states) for states in memory.states], "length": _all_rows(memory.length)}
 
 
 def _all_rows(tensor: Tensor) -> Tensor:

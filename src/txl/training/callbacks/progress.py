@@ -38,7 +38,7 @@ class Monitor(pl.Callback):
     Args:
         unit: what a token is: "byte", "char", "word" or "bpe".
         flops_per_token: of training, for the utilization.
-        peak_flops: operations a second of one device; `None` to measure it at the start.
+        peak_flops: operations per second of one device; `None` to measure it at the start.
         record: called with the "training" part of the results after each validation and at the end.
 
     Attributes:
@@ -64,15 +64,12 @@ class Monitor(pl.Callback):
         self.unit, self.log_every, self.flops_per_token = unit, log_every, flops_per_token
         self.validation_flops_per_token = validation_flops_per_token
         self.peak_flops, self.guard, self.wait, self.record = peak_flops, guard, wait, record
-        self.seconds, self.steps, self.tokens = 0.0, 0, 0
-        self.validating = 0.0
+        self.steps = self.tokens = self.steps_before = 0
+        self.seconds = self.validating = self.loss_sum = self.loss_count = 0.0
         self.pending: list[torch.Tensor] = []
-        self.loss_sum, self.loss_count = 0.0, 0.0
-        self.steps_before = 0
         self.bar: Progress | None = None
 
-    def metric(self, loss: float) -> tuple[str, float]:
-        """Return the name and value of the metric that is usual for this unit."""
+    def _metric(self, loss: float) -> tuple[str, float]:
         return metric_of(self.unit)[0], bits(loss) if self.unit in ("byte", "char") else perplexity(loss)
 
     def summary(self, trainer: pl.Trainer) -> dict[str, Any]:
@@ -132,16 +129,16 @@ class Monitor(pl.Callback):
             self._log(trainer, module)
 
     def on_save_checkpoint(
-        self, trainer: pl.Trainer, module: pl.LightningModule, checkpoint: dict[str, Any]
+        self, trainer: pl.Trainer, module: LanguageModel, checkpoint: dict[str, Any]
     ) -> None:
-        """Check the losses first, so that no checkpoint follows one that is not finite."""
+        """Check the losses first: no checkpoint may follow one that is not finite."""
         self._count_pending(trainer)
         checkpoint["progress"] = {name: getattr(self, name) for name in STORED}
         checkpoint["guard"] = self.guard.state_dict()
         checkpoint["clipped_steps"] = int(module.clipped_steps)
 
     def on_load_checkpoint(
-        self, trainer: pl.Trainer, module: pl.LightningModule, checkpoint: dict[str, Any]
+        self, trainer: pl.Trainer, module: LanguageModel, checkpoint: dict[str, Any]
     ) -> None:
         if trainer.state.fn != "fit":
             return
@@ -153,7 +150,7 @@ class Monitor(pl.Callback):
     def _count_pending(self, trainer: pl.Trainer, everywhere: bool = True) -> None:
         """Read the pending sums from the device, count their tokens, and let the guard check their losses.
 
-        Where not all processes take part (`everywhere=False`), the sums of this one stand for all.
+        If not all processes take part (`everywhere=False`), the sums of this one stand for all.
         """
         if not self.pending:
             return
@@ -176,11 +173,9 @@ class Monitor(pl.Callback):
         trained = max(now - self.since - self.validation_seconds, 1e-9)
         speed = (self.tokens - self.tokens_before) / trained
         waited = self.wait.seconds - self.wait_before
-        name, value = self.metric(loss)
+        name, value = self._metric(loss)
         rate = module.learning_rate
         metrics = {
-            "tokens": self.tokens,
-            "seconds": self.seconds,
             "train/loss": loss,
             f"train/{name}": value,
             "learning_rate": rate,
@@ -190,10 +185,8 @@ class Monitor(pl.Callback):
             "model_flops_utilization": self._utilization(trainer, speed * self.flops_per_token),
             "data_wait_seconds": waited,
             "data_wait_share": waited / trained,
-            **self._memory(module),
         }
-        for logger in trainer.loggers:
-            logger.log_metrics(metrics, trainer.global_step)
+        self._log_metrics(trainer, module, metrics)
         left = (trainer.max_steps - trainer.global_step) * self.seconds / max(trainer.global_step, 1)
         shown = f"loss {loss:.3f}  {name.replace('_', ' ')} {value:.3f}  lr {rate:.2e}  {speed:,.0f} tokens/s"
         if self.bar:
@@ -207,17 +200,21 @@ class Monitor(pl.Callback):
         self.tokens_before, self.steps_before, self.wait_before = self.tokens, self.steps, self.wait.seconds
         self.since, self.validation_seconds = now, 0.0
 
-    @staticmethod
-    def _memory(module: LanguageModel) -> dict[str, Any]:
-        """Return how full the recurrence memory is, and how much memory the process uses."""
+    def _log_metrics(self, trainer: pl.Trainer, module: LanguageModel, metrics: dict[str, float]) -> None:
+        """Log metrics, with the progress, how full the recurrence memory is, and the memory in use."""
         assert module.memory is not None, "no step was trained"
         filled = float(module.memory.length.float().mean())
-        return {
+        line: dict[str, Any] = {
+            "tokens": self.tokens,
+            "seconds": self.seconds,
+            **metrics,
             "memory_length": filled,
             "memory_share": filled / max(module.training_settings.memory_length, 1),
             "used_memory_bytes": used_memory(module.device),
             "peak_memory_bytes": peak_memory(module.device),
         }
+        for logger in trainer.loggers:
+            logger.log_metrics(line, trainer.global_step)
 
     def on_validation_start(self, trainer: pl.Trainer, module: LanguageModel) -> None:
         self.paused, self.waited_before = time.perf_counter(), self.wait.validating
@@ -232,22 +229,18 @@ class Monitor(pl.Callback):
         self.validation_seconds += took
         self.validating += took
         self.seconds = now - self.begin
-        name, value = self.metric(module.scores.loss)
+        name, value = self._metric(module.scores.loss)
         speed, waited = module.scores.count / took, self.wait.validating - self.waited_before
         operations = speed * self.validation_flops_per_token
         metrics = {
-            "tokens": self.tokens,
-            "seconds": self.seconds,
             "valid/loss": module.scores.loss,
             f"valid/{name}": value,
             "valid/tokens_per_second": speed,
             "valid/model_flops_utilization": self._utilization(trainer, operations),
             "valid/data_wait_seconds": waited,
             "valid/data_wait_share": waited / took,
-            **self._memory(module),
         }
-        for logger in trainer.loggers:
-            logger.log_metrics(metrics, trainer.global_step)
+        self._log_metrics(trainer, module, metrics)
         log.info("step %d  valid %s %.4f", trainer.global_step, name.replace("_", " "), value)
         self.record(self.summary(trainer))
 

@@ -32,7 +32,7 @@ class Wandb(RunLogger):
     The variable WANDB_MODE (offline, disabled) overrides `offline`.
 
     Raises:
-        ConfigError: a name, or a variable WANDB_…, that W&B rejects.
+        ConfigError: W&B rejects a name or a variable WANDB_….
     """
 
     def __init__(
@@ -68,7 +68,6 @@ class Wandb(RunLogger):
         self.mode = {"run": "online", "shared": "online", "dryrun": "offline"}.get(options.mode, options.mode)
 
     @property
-    @rank_zero_only
     def experiment(self) -> wandb.Run:
         """The W&B run; Lightning asks for it before training."""
         if self.run is None:
@@ -78,7 +77,7 @@ class Wandb(RunLogger):
         return self.run
 
     def _start(self) -> wandb.Run:
-        """Start the run, or continue the one that this directory has."""
+        """Start a run, or continue that of this directory."""
         id_file = self.directory / "wandb" / "id"
         if not id_file.exists():
             id_file.parent.mkdir(exist_ok=True)
@@ -92,7 +91,7 @@ class Wandb(RunLogger):
                 log.info("wandb: %s", run.url)
                 return run
         except wandb.Error as error:
-            wandb.teardown()  # or it would still hold the id
+            wandb.teardown()  # otherwise the id stays in use
             missing = "login" if isinstance(error, wandb.errors.AuthenticationError) else "connection"
             log.warning("wandb: no %s, logging offline: %s", missing, str(error).splitlines()[0])
         mode: Any = "disabled" if self.mode == "disabled" else "offline"
@@ -125,23 +124,21 @@ class Wandb(RunLogger):
         shown: dict[str, Any] = {}
         for path in files:
             if path.name == "sample.txt":
-                shown["sample"] = wandb.Html(
-                    f"<pre>{html.escape(path.read_text('utf-8'))}</pre>", inject=False
-                )
+                text = html.escape(path.read_text("utf-8"))
+                shown["sample"] = wandb.Html(f"<pre>{text}</pre>", inject=False)
             if path.suffix == ".png":
                 shown[path.stem] = wandb.Image(str(path))
         if shown:
             self.run.log({"tokens": results["training"]["tokens"], **shown})
         artifact = wandb.Artifact(f"run-{self.run.id}", type="run")
         for path in files:
-            artifact.add_file(
-                str(path), str(path.relative_to(self.directory)), skip_cache=True, policy="immutable"
-            )
+            name = str(path.relative_to(self.directory))
+            artifact.add_file(str(path), name, skip_cache=True, policy="immutable")
         self.run.log_artifact(artifact)
 
 
 def quiet() -> wandb.Settings:
-    """Return settings with which W&B neither prints, nor captures output, nor waits for long."""
+    """Return settings that keep W&B from printing, capturing output and waiting long."""
     return wandb.Settings(
         silent=True, console="off", init_timeout=CONNECT_SECONDS, finish_timeout=UPLOAD_SECONDS
     )
@@ -151,7 +148,7 @@ def rejection(error: Exception) -> str:
     """Return in one line which setting W&B rejects, and why."""
     if not hasattr(error, "errors"):
         return str(error).splitlines()[0]
-    (first, *_) = error.errors()  # of pydantic
+    first = error.errors()[0]  # of pydantic
     return f"{'.'.join(map(str, first['loc']))}={first['input']!r}: {first['msg']}"
 
 
