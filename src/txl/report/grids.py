@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 from txl.report.measures import Measure, Metric, at, measures_for, metric_for
@@ -45,16 +46,14 @@ class Grid:
     columns: list[Column]
     rows: list[list[Cell]]
 
+    @property
+    def groups(self) -> list[tuple[str, int]]:
+        """The groups of neighbouring columns and how many columns each has."""
+        return [(group, len(list(columns))) for group, columns in groupby(self.columns, lambda c: c.group)]
 
-def grouped(grid: Grid) -> list[tuple[str, int]]:
-    """Return the groups of neighbouring columns and how many columns each has."""
-    found: list[tuple[str, int]] = []
-    for column in grid.columns:
-        if found and found[-1][0] == column.group:
-            found[-1] = (column.group, found[-1][1] + 1)
-        else:
-            found.append((column.group, 1))
-    return found
+    @property
+    def has_groups(self) -> bool:
+        return any(column.group for column in self.columns)
 
 
 @dataclass

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-from txl.report.grids import DIFFERENCES, Grid, Measured, Report, grouped, measured, status_of
+from txl.report.grids import DIFFERENCES, Grid, Measured, Report, measured, status_of
 from txl.report.records import Row, Sweep
 from txl.report.sweeps import one_line
 
@@ -108,9 +108,8 @@ TEX_FIT = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}"
 
 
 def _tex_grid(grid: Grid, caption: list[str]) -> list[str]:
-    groups = grouped(grid)
     above, rules, at_column = [], [], 1
-    for group, width in groups:
+    for group, width in grid.groups:
         above.append(f"\\multicolumn{{{width}}}{{c}}{{{_tex(group)}}}" if group else " & ".join([""] * width))
         if group:
             rules.append(f"\\cmidrule(lr){{{at_column}-{at_column + width - 1}}}")
