@@ -10,8 +10,8 @@ import pytest
 from txl.report.figures.attention import (
     Maps,
     draw_attention,
-    figures_of,
     heads_figure,
+    make_figures,
     mean_figure,
     top_of_memory,
 )
@@ -67,7 +67,7 @@ def test_every_figure_is_drawn_and_the_same_numbers_give_the_same_bytes(tmp_path
 
 @pytest.mark.parametrize("terms", [("a",), ("a", "b"), ("a", "b", "c", "d"), ()])
 def test_there_is_a_panel_for_each_term_that_there_is(tmp_path, terms):
-    figures = figures_of(Maps.read(write(tmp_path, terms)))
+    figures = make_figures(Maps.read(write(tmp_path, terms)))
     assert list(figures) == ["mean", "heads", "terms"][: 3 if terms else 2]
     if terms:
         titles = [axes.get_title(loc="left") for axes in figures["terms"].axes]

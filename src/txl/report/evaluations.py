@@ -6,9 +6,7 @@
 
 from __future__ import annotations
 
-import base64
 import json
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -112,18 +110,3 @@ def _give_recl(result: dict[str, Any], jobs: list[str], runs: list[RunRecord]) -
                 "every step up to the longest context gained enough."
             )
     return notes
-
-
-def figures_html(evaluations: list[EvaluationFigures]) -> list[str]:
-    """Return the figures as parts of a page that needs no other file."""
-    parts = []
-    for one in evaluations:
-        parts += [f"<h2>{escape(one.of)}</h2>"] * bool(one.figures)
-        for path in one.figures:
-            image = base64.b64encode(path.read_bytes()).decode("ascii")
-            parts.append(
-                f'<figure><img alt="{escape(path.stem.replace("_", " "))}" '
-                f'src="data:image/png;base64,{image}"><figcaption>{escape(one.place)}: {escape(path.name)}'
-                "</figcaption></figure>"
-            )
-    return parts

@@ -1,13 +1,16 @@
-"""What a report says, as plain grids of text: the same for Markdown, LaTeX, the page and the console."""
+"""The content of a report as plain grids of text, which every output format renders."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Any
 
 from txl.report.measures import Measure, Metric, at, measures_for, metric_for
-from txl.report.records import Row, Sweep
+from txl.report.records import Row, RunRecord, Sweep
 from txl.report.settings import differing, settings_table
 from txl.report.statistics import Difference, Sample, difference, sample_of
 from txl.report.sweeps import one_line
@@ -22,7 +25,7 @@ DIFFERENCES = (
 
 @dataclass(frozen=True)
 class Column:
-    """A column; neighbours with the same group stand under one heading."""
+    """A column; neighbours with the same group share a heading."""
 
     heading: str
     group: str = ""
@@ -31,7 +34,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """A text, and the number it is sorted by where it is one."""
+    """A text, and its sort key if it is a number."""
 
     text: str
     number: float | None = None
@@ -39,27 +42,23 @@ class Cell:
 
 @dataclass
 class Grid:
-    """Headings and rows of cells."""
-
     title: str
     columns: list[Column]
     rows: list[list[Cell]]
 
+    @property
+    def groups(self) -> list[tuple[str, int]]:
+        """The heading of each run of columns with the same group, and how many columns it spans."""
+        return [(group, len(list(columns))) for group, columns in groupby(self.columns, lambda c: c.group)]
 
-def grouped(grid: Grid) -> list[tuple[str, int]]:
-    """Return the groups of neighbouring columns and how many columns each has."""
-    found: list[tuple[str, int]] = []
-    for column in grid.columns:
-        if found and found[-1][0] == column.group:
-            found[-1] = (column.group, found[-1][1] + 1)
-        else:
-            found.append((column.group, 1))
-    return found
+    @property
+    def has_groups(self) -> bool:
+        return any(column.group for column in self.columns)
 
 
 @dataclass
 class Report:
-    """All of a report but its figures."""
+    """The whole report except its figures."""
 
     title: str
     about: list[str]
@@ -74,16 +73,14 @@ class Report:
 
 @dataclass(frozen=True)
 class Measured:
-    """A measure of a row: ours and the published one.
+    """One measure of a row: our number and the published one.
 
     Attributes:
-        values: of each completed run that has the measure, by seed.
-        not_finite: how many runs gave nan or infinity.
-        sample: of the finite values.
-        published: as it is printed; `None` if there is none.
-        published_number: the same as a number; `None` if it is not one.
-        difference: to the reference; `None` where there is nothing to compare, or it is of another text.
-        published_difference: the same of the paper's numbers.
+        values: finite values of completed runs, by seed.
+        not_finite: number of runs that gave nan or infinity.
+        published: as printed.
+        published_number: `None` if the published text is not a number.
+        difference: to the reference; `None` if either lacks a number or they read different texts.
     """
 
     row: Row
@@ -97,45 +94,39 @@ class Measured:
     published_difference: float | None = None
 
 
-def measured(sweep: Sweep) -> tuple[list[Measure], dict[tuple[str, str], Measured]]:
-    """Return the measures of a sweep, and what each row has of each, by (row name, measure key)."""
-    units = {unit for row in sweep.rows for run in row.completed if (unit := at(run.results, "data", "unit"))}
-    measures = measures_for(
-        sweep.measures, metric_for(units or {"byte"}), any(row.runs for row in sweep.rows)
-    )
-    found: dict[tuple[str, str], Measured] = {}
+Found = dict[tuple[str, str], Measured]  # by row name and measure key
+
+
+def measured(sweep: Sweep) -> tuple[list[Measure], Found]:
+    """Return the measures of a sweep, and what was measured of each row."""
+    metric = metric_for(_units(run for row in sweep.rows for run in row.completed) or {"byte"})
+    measures = measures_for(sweep.measures, metric, any(row.runs for row in sweep.rows))
+    found: Found = {}
     reference = sweep.reference
     for measure in measures:
         decimals = max((_decimals(row.published.get(measure.key)) for row in sweep.rows), default=0)
-        ours = {row.name: _of(row, measure, decimals) for row in sweep.rows}
+        ours = {row.name: _measure_row(row, measure, decimals) for row in sweep.rows}
         base = ours[reference.name] if reference else None
         for row in sweep.rows:
-            found[row.name, measure.key] = _compared(ours[row.name], base) if base else ours[row.name]
+            found[row.name, measure.key] = _compare(ours[row.name], base) if base else ours[row.name]
     return measures, found
 
 
-def _metric(sweep: Sweep) -> Metric:
-    runs = [run for row in sweep.rows for run in row.runs]
-    return metric_for({unit for run in runs if (unit := at(run.results, "data", "unit"))})
+def _units(runs: Iterable[RunRecord]) -> set[str]:
+    return {unit for run in runs if (unit := at(run.results, "data", "unit"))}
 
 
-def _of(row: Row, measure: Measure, decimals: int) -> Measured:
+def _measure_row(row: Row, measure: Measure, decimals: int) -> Measured:
     pairs = [(run.seed, measure.value(one)) for run, one in zip(row.completed, row.results, strict=True)]
     values = {seed: value for seed, value in pairs if value is not None and math.isfinite(value)}
-    lost = sum(value is not None and not math.isfinite(value) for _, value in pairs)
+    not_finite = sum(value is not None and not math.isfinite(value) for _, value in pairs)
     published = row.published.get(measure.key)
     number = _as_number(published)
-    text = (
-        str(published)
-        if isinstance(published, str)
-        else None
-        if number is None
-        else f"{number:,.{decimals}f}"
-    )
-    return Measured(row, measure, values, lost, sample_of(list(values.values())), text, number)
+    text = published if number is None or isinstance(published, str) else f"{number:,.{decimals}f}"
+    return Measured(row, measure, values, not_finite, sample_of(list(values.values())), text, number)
 
 
-def _compared(one: Measured, base: Measured) -> Measured:
+def _compare(one: Measured, base: Measured) -> Measured:
     if one.row is base.row or not one.measure.compared:
         return one
     ours = paper = None
@@ -143,12 +134,11 @@ def _compared(one: Measured, base: Measured) -> Measured:
         ours = difference(one.sample, base.sample)
     if one.published_number is not None and base.published_number is not None:
         paper = one.published_number - base.published_number
-    parts = {name: getattr(one, name) for name in one.__dataclass_fields__}
-    return Measured(**parts | {"difference": ours, "published_difference": paper})
+    return replace(one, difference=ours, published_difference=paper)
 
 
 def texts(row: Row) -> set[str | None]:
-    """Return the hashes of the texts that a row's runs read."""
+    """Return the hashes of the texts that the completed runs read."""
     return {at(run.results, "data", "sha256") for run in row.completed}
 
 
@@ -164,43 +154,43 @@ def _decimals(value: Any) -> int:
 
 
 def status_of(row: Row) -> str:
-    """Return how a row's runs went, in words."""
     if not row.ours:
         return "published only"
     if not row.runs:
         return "not run"
-    done, all_of_it = len(row.completed), len(row.runs)
+    done, total = len(row.completed), len(row.runs)
     if done and row.attention_length is not None and not any(one["attention"] for one in row.results):
         return f"attention length {row.attention_length} was not tried"
-    if done == all_of_it:
+    if done == total:
         lacking = {run.evaluation.partition(":")[0]: None for run in row.completed if run.evaluation}
         return "completed" + "".join(f"; {what}" for what in lacking)
-    others = [run for run in row.runs if run.status != "completed"]
-    kinds = {run.status: sum(other.status == run.status for other in others) for run in others}
-    if all_of_it == 1:
-        return others[0].status
-    rest = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
-    return f"{done} of {all_of_it} completed, {rest}" if done else rest
+    if total == 1:
+        return row.runs[0].status
+    statuses = Counter(run.status for run in row.runs if run.status != "completed")
+    rest = ", ".join(f"{number} {status}" for status, number in statuses.items())
+    return f"{done} of {total} completed, {rest}" if done else rest
 
 
 def problems_of(sweep: Sweep) -> list[str]:
-    """Return a line for the runs of a row that gave no number for the same reason, with it."""
+    """Return a line for each row and reason why runs of it gave no number."""
     lines = []
     for row in (row for row in sweep.rows if not row.same_run):
-        seeds: dict[str, list[str]] = {}
+        seeds_by_reason: dict[str, list[str]] = {}
         for run in row.runs:
             if run.status != "completed":
-                seeds.setdefault(f"{run.status}: {one_line(run.error)}", []).append(str(run.seed))
+                reason = f"{run.status}: {one_line(run.error)}"
             elif run.evaluation:
-                seeds.setdefault(one_line(run.evaluation), []).append(str(run.seed))
-        for reason, of in seeds.items():
-            named = "" if of == ["None"] else f", {'seed' if len(of) == 1 else 'seeds'} {', '.join(of)}"
+                reason = one_line(run.evaluation)
+            else:
+                continue
+            seeds_by_reason.setdefault(reason, []).append(str(run.seed))
+        for reason, seeds in seeds_by_reason.items():
+            named = "" if seeds == ["None"] else f", seed{'s' if len(seeds) > 1 else ''} {', '.join(seeds)}"
             lines.append(f"{row.name}{named}: {reason}")
     return lines
 
 
 def report_of(sweep: Sweep) -> Report:
-    """Return everything that a report of a sweep says."""
     measures, found = measured(sweep)
     rows = [row for row in sweep.rows if row.completed and not row.same_run]
     same, headings, cells = settings_table([(row.name, row.results) for row in rows])
@@ -213,7 +203,7 @@ def report_of(sweep: Sweep) -> Report:
     return Report(
         sweep.title,
         _about(sweep, found),
-        _metric(sweep),
+        metric_for(_units(run for row in sweep.rows for run in row.runs)),
         _results(sweep, measures, found),
         _differences(sweep, measures, found),
         problems_of(sweep),
@@ -223,7 +213,7 @@ def report_of(sweep: Sweep) -> Report:
     )
 
 
-def _about(sweep: Sweep, found: dict) -> list[str]:
+def _about(sweep: Sweep, found: Found) -> list[str]:
     lines = [sweep.name + (f", scale {sweep.scale}." if sweep.scale else ".")]
     if sweep.note:
         lines.append(f"Ours: {sweep.note.rstrip('.')}.")
@@ -247,23 +237,19 @@ def _mixed(rows: list[Row]) -> list[str]:
     return lines
 
 
-def _columns_of(sweep: Sweep, found: dict, measure: Measure) -> tuple[bool, bool]:
-    """Return whether a measure has a number of ours, and a published one, in any row."""
-    ours = any(row.ours for row in sweep.rows)
-    return ours, any(found[row.name, measure.key].published is not None for row in sweep.rows)
-
-
 def _with_unit(heading: str, measure: Measure) -> str:
     return f"{heading}, {measure.unit}" if measure.unit else heading
 
 
-def _results(sweep: Sweep, measures: list[Measure], found: dict) -> Grid:
+def _results(sweep: Sweep, measures: list[Measure], found: Found) -> Grid:
     labelled = any(row.label != row.name for row in sweep.rows)
     columns = [Column("row"), *([Column("model")] if labelled else []), *map(Column, sweep.columns.values())]
-    shown = [(measure, *_columns_of(sweep, found, measure)) for measure in measures]
-    any_ours = any(ours for _, ours, _ in shown)
-    columns += [Column("n", number=True)] * any_ours
-    for measure, ours, paper in shown:
+    ours = any(row.ours for row in sweep.rows)
+    published = {key for (_, key), one in found.items() if one.published is not None}
+    count_runs = ours and bool(measures)
+    columns += [Column("n", number=True)] * count_runs
+    for measure in measures:
+        paper = measure.key in published
         if ours and paper:
             columns.append(Column(_with_unit("ours", measure), measure.heading, True))
             columns.append(Column("paper", measure.heading, True))
@@ -276,25 +262,24 @@ def _results(sweep: Sweep, measures: list[Measure], found: dict) -> Grid:
     for row in sweep.rows:
         line = [Cell(row.name), *([Cell(row.label)] if labelled else [])]
         line += [Cell(row.cells.get(column, "")) for column in sweep.columns]
-        line += [count(row)] * any_ours
-        for measure, ours, paper in shown:
+        line += [_count(row)] * count_runs
+        for measure in measures:
             one = found[row.name, measure.key]
-            line += [ours_of(one)] * ours
-            line += [Cell(one.published or NONE, one.published_number)] * paper
+            line += [_our_number(one)] * ours
+            line += [Cell(one.published or NONE, one.published_number)] * (measure.key in published)
         lines.append([*line, Cell(status_of(row))])
     return Grid(sweep.title, columns, lines)
 
 
-def count(row: Row) -> Cell:
-    """Return how many runs of a row count: "3", or "2 of 3"."""
-    done, all_of_it = len(row.completed), len(row.runs)
+def _count(row: Row) -> Cell:
+    done, total = len(row.completed), len(row.runs)
     if not row.runs:
         return Cell(NONE)
-    return Cell(str(done) if done == all_of_it else f"{done} of {all_of_it}", float(done))
+    return Cell(str(done) if done == total else f"{done} of {total}", float(done))
 
 
-def ours_of(one: Measured) -> Cell:
-    """Return our number as it is printed: mean ± deviation, and n where it is not the row's."""
+def _our_number(one: Measured) -> Cell:
+    """Return mean ± deviation, with n if not all completed runs have the measure."""
     lost = f"{one.not_finite} not finite" if one.not_finite else ""
     if one.sample is None:
         return Cell(lost or NONE)
@@ -307,7 +292,7 @@ def ours_of(one: Measured) -> Cell:
     return Cell(text, mean)
 
 
-def _differences(sweep: Sweep, measures: list[Measure], found: dict) -> Grid | None:
+def _differences(sweep: Sweep, measures: list[Measure], found: Found) -> Grid | None:
     reference = sweep.reference
     compared = []
     for measure in (measure for measure in measures if measure.compared):
@@ -336,7 +321,7 @@ def _differences(sweep: Sweep, measures: list[Measure], found: dict) -> Grid | N
 
 
 def difference_of(one: Measured, reference: Row) -> list[Cell]:
-    """Return our difference with its interval, and whether it exceeds the noise of the seeds."""
+    """Return the cells of our difference with its interval, and of whether it exceeds the seed noise."""
     digits, found = one.measure.digits, one.difference
     if found is None:
         other = one.sample and texts(one.row) != texts(reference)
@@ -356,7 +341,7 @@ def _signed(value: float | None, one: Measured, reference: Row) -> Cell:
 
 
 def failed(sweep: Sweep) -> frozenset[str]:
-    """Return the rows of which a run failed or cannot be read."""
+    """Return the names of rows with a failed or unreadable run, or a failed evaluation."""
     broken = ("failed", "unreadable")
     return frozenset(
         row.name

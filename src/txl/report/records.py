@@ -75,12 +75,12 @@ class EvaluationFigures:
     """One evaluation of a sweep.
 
     Attributes:
-        of: the verb and its models, for people.
+        title: the verb and its models, for people.
         place: its directory in that of the sweep.
         figures: PNG files to be shown.
     """
 
-    of: str
+    title: str
     place: str
     figures: list[Path] = field(default_factory=list)
 

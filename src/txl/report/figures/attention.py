@@ -16,9 +16,9 @@ from matplotlib.font_manager import findfont, get_font
 from matplotlib.image import AxesImage
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from txl.report.figures.style import new_figure
+from txl.report.figures.style import RED, new_figure, save_all
 
-COLORS, RED, FONT = "Blues", "#c1121f", "DejaVu Sans Mono"
+COLORMAP, FONT = "Blues", "DejaVu Sans Mono"
 NAMES = {
     "attention": "attention",
     "a": "(a) content-based addressing",
@@ -26,7 +26,7 @@ NAMES = {
     "c": "(c) global content bias",
     "d": "(d) global positional bias",
 }
-LARGEST = 60.0  # inches of a figure's side: what is larger gets smaller letters
+MAX_SIDE = 60.0  # inches of a figure; larger ones get a smaller font
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Maps:
 
     @classmethod
     def read(cls, path: Path) -> Maps:
-        """Return the maps of a JSON; the arrays lie beside it, under the same name with `.npz`."""
+        """Read a JSON and the arrays beside it, under the same name with `.npz`."""
         with np.load(Path(path).with_suffix(".npz")) as stored:
             return cls(json.loads(Path(path).read_text("utf-8")), dict(stored))
 
@@ -56,7 +56,6 @@ class Maps:
 
     @cached_property
     def headline(self) -> str:
-        """What was measured, in one line."""
         result = self.result
         partial = "" if result["complete"] else "INTERRUPTED: "
         shape = f"{result['layers']} layers × {result['heads']} heads"
@@ -64,17 +63,16 @@ class Maps:
         return f"{partial}{result['name']}, {shape}, {counted}"
 
     def head_name(self, head: int) -> str:
-        """Return which head this is, for people."""
         return f"head {head} (layer {head // self.result['heads'] + 1} of {self.result['layers']})"
 
 
 def top_of_memory(attention_LK: np.ndarray, memory_length: int, share: float) -> np.ndarray:
-    """Return which tokens of the memory get the most attention from the segment as a whole, ascending.
+    """Return the memory positions that get the most attention from the whole segment, ascending.
 
     Args:
-        attention_LK: of one head, a row for each token of the segment.
-        memory_length: M; the first M columns.
-        share: how many of them, rounded up.
+        attention_LK: of one head, a row for each token of the segment; the first M columns are the memory.
+        memory_length: M.
+        share: of the memory to return, rounded up.
     """
     total_M = attention_LK[:, :memory_length].sum(0)
     return np.sort(np.argsort(-total_M, kind="stable")[: int(np.ceil(share * memory_length))])
@@ -85,23 +83,18 @@ def draw_attention(path: Path, folder: Path) -> list[Path]:
 
     Args:
         path: its JSON.
-        folder: where the figures go; it is made if need be.
+        folder: created if missing.
 
     Returns:
-        Their paths: `<name of the JSON>-mean.png`, if single heads were read `-heads.png`, and if terms were
-        measured `-terms.png`, each with its PDF. The same numbers give the same bytes.
+        The paths: `<name of the JSON>-mean.png`, if single heads were read `-heads.png`, and if terms were
+        measured `-terms.png`, each with its PDF. Equal numbers give equal bytes.
     """
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    drawn = []
-    for name, figure in figures_of(Maps.read(path)).items():
-        for kind, metadata in {"png": {}, "pdf": {"CreationDate": None}}.items():
-            drawn.append(Path(folder) / f"{Path(path).stem}-{name}.{kind}")
-            figure.savefig(drawn[-1], dpi=160, metadata=metadata)
-    return drawn
+    figures = {f"{path.stem}-{name}": figure for name, figure in make_figures(Maps.read(path)).items()}
+    return save_all(figures, folder)
 
 
-def figures_of(maps: Maps) -> dict[str, Figure]:
-    """Return the figures there are numbers for, by name."""
+def make_figures(maps: Maps) -> dict[str, Figure]:
+    """Return the figures that the measurement has numbers for, by name."""
     figures = {"mean": mean_figure(maps)}
     if maps.result["segment"]["heads"]:
         figures["heads"] = heads_figure(maps)
@@ -109,17 +102,17 @@ def figures_of(maps: Maps) -> dict[str, Figure]:
 
 
 def mean_figure(maps: Maps) -> Figure:
-    """Return Figure 5: a row for each head, a column for each distance, darker where there is more."""
+    """Return Figure 5: a row for each head, a column for each distance; darker is more attention."""
     rows = len(maps.means["attention"])
     figure = new_figure(9.0, 1.9 + np.clip(rows * 0.16, 1.6, 9.0))
     axes = figure.add_subplot()
-    _colors(figure, axes, _by_distance(axes, maps, "attention", _norm(maps.means["attention"])))
+    _color_bar(figure, axes, _by_distance(axes, maps, "attention", _norm(maps.means["attention"])))
     axes.set_title(_title(maps, "Mean attention by distance"), loc="left", fontsize=9.5)
     return figure
 
 
 def terms_figure(maps: Maps) -> Figure:
-    """Return Figure 7: the same of each term alone, after a softmax over the same distances."""
+    """Return Figure 7: Figure 5 for each term alone, after a softmax over the same distances."""
     terms = list(maps.means)[1:]
     columns = min(2, len(terms))
     lines = -(-len(terms) // columns)
@@ -130,7 +123,7 @@ def terms_figure(maps: Maps) -> Figure:
     for axes, term in zip(grid.flat, terms, strict=False):
         image = _by_distance(axes, maps, term, norm)
         axes.set_title(NAMES[term], loc="left", fontsize=9.5)
-    _colors(figure, grid, image)
+    _color_bar(figure, grid, image)
     for axes in grid.flat[len(terms) :]:
         axes.set_visible(False)
     title = _title(maps, "Softmax of each term of the scores alone, by distance")
@@ -141,28 +134,28 @@ def terms_figure(maps: Maps) -> Figure:
 def heads_figure(maps: Maps) -> Figure:
     """Return Figure 6: single heads, a row for each token of a segment, a column for each of its context.
 
-    Of each head, the tokens of the memory that get the most attention from the segment are red.
+    The memory tokens that get the most attention from the segment are red.
     """
     segment, memory = maps.result["segment"], maps.result["memory_length"]
     labels = [visible(label) for label in segment["tokens"]]
     chosen = maps.arrays["segment_attention"]
     count, length, keys = chosen.shape
     longest = max(map(len, labels))
-    cell = min(0.13, LARGEST / keys, LARGEST / (count * length))
-    letters = cell * 72 * 0.8
-    edge = longest * letters * 0.62 / 72
-    # The place of everything is known: looking for it among hundreds of labels would take most of the time.
-    left, below, above, gap = 0.35 + edge, 0.35 + edge, 0.62, 0.32 + edge
+    cell = min(0.13, MAX_SIDE / keys, MAX_SIDE / (count * length))
+    font_size = cell * 72 * 0.8
+    edge = longest * font_size * 0.62 / 72
+    # A fixed layout: the automatic one would spend most of the time on hundreds of labels.
+    left, bottom, top, gap = 0.35 + edge, 0.35 + edge, 0.62, 0.32 + edge
     width = left + keys * cell + 0.1
-    height = above + count * length * cell + (count - 1) * gap + below
+    height = top + count * length * cell + (count - 1) * gap + bottom
     figure = new_figure(width, height, layout="none")
     grid = figure.subplots(count, 1, squeeze=False)
     figure.subplots_adjust(
-        left / width, below / height, 1 - 0.1 / width, 1 - above / height, hspace=gap / (length * cell)
+        left / width, bottom / height, 1 - 0.1 / width, 1 - top / height, hspace=gap / (length * cell)
     )
     for axes, attention_LK, head in zip(grid.flat, chosen, segment["heads"], strict=True):
-        axes.imshow(attention_LK, cmap=COLORS, norm=_norm(attention_LK, memory + 1), aspect="auto")
-        style = {"fontsize": letters, "fontfamily": FONT, "parse_math": False}
+        axes.imshow(attention_LK, cmap=COLORMAP, norm=_norm(attention_LK, memory + 1), aspect="auto")
+        style = {"fontsize": font_size, "fontfamily": FONT, "parse_math": False}
         axes.set_xticks(range(keys), labels, rotation=90, **style)
         axes.set_yticks(range(length), labels[memory:], **style)
         axes.tick_params(length=0, pad=1)
@@ -180,19 +173,18 @@ def heads_figure(maps: Maps) -> Figure:
 
 
 def visible(label: str) -> str:
-    """Return a label in which what the font cannot draw is a box, so that nothing is missing or warned of."""
+    """Replace characters that the font lacks by a box, so that matplotlib does not warn."""
     known = get_font(findfont(FONT)).get_charmap()
     return "".join(character if ord(character) in known else "□" for character in label)
 
 
 def _norm(values: np.ndarray, distances: int | None = None) -> LogNorm:
-    """Return the scale of the colors: logarithmic, from a tenth of what a uniform head would give."""
+    """Return a logarithmic color scale from a tenth of uniform attention up."""
     low = 0.1 / (distances or values.shape[-1])
     return LogNorm(low, max(float(values.max()), 2 * low), clip=True)
 
 
-def _colors(figure: Figure, axes: Axes | np.ndarray, image: AxesImage) -> None:
-    """Draw what the colors mean, in percent."""
+def _color_bar(figure: Figure, axes: Axes | np.ndarray, image: AxesImage) -> None:
     bar = figure.colorbar(image, ax=axes, pad=0.015, aspect=30)
     bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.3g} %"))
     bar.ax.yaxis.set_minor_formatter(NullFormatter())
@@ -200,12 +192,12 @@ def _colors(figure: Figure, axes: Axes | np.ndarray, image: AxesImage) -> None:
 
 
 def _by_distance(axes: Axes, maps: Maps, name: str, norm: LogNorm) -> AxesImage:
-    """Draw means by distance, the token itself at the right end, as one reads."""
+    """Draw means by distance, the token itself at the right end, in reading order."""
     values, heads = maps.means[name], maps.result["heads"]
     rows, distances = values.shape
     image = axes.imshow(
         values[:, ::-1],
-        cmap=COLORS,
+        cmap=COLORMAP,
         norm=norm,
         aspect="auto",
         interpolation="nearest",

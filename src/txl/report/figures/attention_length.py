@@ -5,12 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from matplotlib.ticker import NullLocator
-
 from txl.records.units import metric_of, score_key
-from txl.report.figures.style import finish_axes, new_figure
-
-LINE = "#c44e2b"
+from txl.report.figures.style import ORANGE, finish_axes, new_figure, save, tick_lengths
 
 
 def draw_attention_lengths(entries: list[dict[str, Any]], unit: str, title: str, path: Path) -> Path:
@@ -20,25 +16,21 @@ def draw_attention_lengths(entries: list[dict[str, Any]], unit: str, title: str,
         entries: with "attention_length", "perplexity" or "bits_per_character", and the same "_low" and
             "_high"; as `txl evaluate` writes them.
         unit: of the tokens.
-        title: the headline.
-        path: where the figure goes.
+        title: of the figure.
+        path: of the figure.
     """
     key, (_, name) = score_key(unit), metric_of(unit)
     figure = new_figure(6.4, 4.0)
     axes = figure.add_subplot()
     entries = sorted(entries, key=lambda entry: entry["attention_length"])
-    lengths, values = ([entry[name_] for entry in entries] for name_ in ("attention_length", key))
-    axes.plot(lengths, values, color=LINE, marker="o", linewidth=1.6, markersize=4.5)
+    lengths = [entry["attention_length"] for entry in entries]
+    axes.plot(
+        lengths, [entry[key] for entry in entries], color=ORANGE, marker="o", linewidth=1.6, markersize=4.5
+    )
     bounds = [[entry.get(f"{key}_{side}") for entry in entries] for side in ("low", "high")]
     if all(isinstance(value, float) and value == value for side in bounds for value in side):
-        axes.fill_between(lengths, *bounds, color=LINE, alpha=0.15, linewidth=0)
+        axes.fill_between(lengths, *bounds, color=ORANGE, alpha=0.15, linewidth=0)
     axes.set_xscale("log", base=2)
-    axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xlabel("attention length (tokens)")
-    axes.set_ylabel(name)
-    axes.set_title(title, loc="left", fontsize=10.5)
-    finish_axes(axes)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=160)
-    return path
+    tick_lengths(axes, lengths)
+    finish_axes(axes, title, "attention length (tokens)", name)
+    return save(figure, path)

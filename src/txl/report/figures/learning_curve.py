@@ -1,4 +1,4 @@
-"""The figure of a run: how the loss fell."""
+"""The learning curve of a run."""
 
 from __future__ import annotations
 
@@ -9,19 +9,13 @@ from matplotlib.axes import Axes
 from txl.records.metrics import read_metrics
 from txl.records.results import read_results
 from txl.records.units import metric_of, score_key, shown
-from txl.report.figures.style import finish_axes, new_figure
-
-TRAIN, VALID, RULER = "#8fb3d9", "#c44e2b", "#8a8a8a"
+from txl.report.figures.style import GRAY, LIGHT_BLUE, ORANGE, finish_axes, new_figure, save
 
 
 def draw_learning_curve(directory: Path) -> Path:
     """Draw `figures/learning_curve.png`: training and validation against the tokens read.
 
-    Args:
-        directory: of a run; `metrics.jsonl` and `results.json` are read, whatever the run's status.
-
-    Returns:
-        The path of the figure.
+    Works from `metrics.jsonl` and `results.json` of a run of any status.
     """
     directory = Path(directory)
     results = read_results(directory)
@@ -30,39 +24,33 @@ def draw_learning_curve(directory: Path) -> Path:
     valid = read_metrics(directory, "tokens", f"valid/{key}")
     figure = new_figure(7.2, 4.4)
     axes = figure.add_subplot()
-    scale, of_what = _scale(max([line["tokens"] for line in train + valid], default=0))
-    rulers = results.get("compressors") or {}
+    scale, scale_name = _scale(max([line["tokens"] for line in train + valid], default=0))
+    compressors = results.get("compressors") or {}
     for lines, part, style in (
-        (train, "train", {"color": TRAIN, "linewidth": 1.4}),
-        (valid, "valid", {"color": VALID, "linewidth": 1.8, "marker": "o", "markersize": 4.5}),
+        (train, "train", {"color": LIGHT_BLUE, "linewidth": 1.4}),
+        (valid, "valid", {"color": ORANGE, "linewidth": 1.8, "marker": "o", "markersize": 4.5}),
     ):
         if lines:
             x = [line["tokens"] / scale for line in lines]
             axes.plot(x, [line[f"{part}/{key}"] for line in lines], label=part, **style)
-    shown = [line[f"{part}/{key}"] for part, lines in (("train", train), ("valid", valid)) for line in lines]
-    _limits(axes, [*shown, *rulers.values()], key)
-    for compressor, value in rulers.items():
-        if value > axes.get_ylim()[1]:  # its label would stand far outside
+    losses = [line[f"train/{key}"] for line in train] + [line[f"valid/{key}"] for line in valid]
+    _limits(axes, [*losses, *compressors.values()], key)
+    for compressor, value in compressors.items():
+        if value > axes.get_ylim()[1]:  # its label would be far outside
             continue
-        axes.axhline(value, color=RULER, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
+        axes.axhline(value, color=GRAY, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
         label = f" {compressor}  {value:.2f}"
         axes.annotate(
-            label, (1.0, value), xycoords=("axes fraction", "data"), va="center", fontsize=8.5, color=RULER
+            label, (1.0, value), xycoords=("axes fraction", "data"), va="center", fontsize=8.5, color=GRAY
         )
-    axes.set_xlabel(f"{results['data']['unit']}s read{of_what}")
-    axes.set_ylabel(name)
-    axes.set_title(_title(results, name), loc="left", fontsize=10.5)
-    finish_axes(axes)
+    finish_axes(axes, _title(results, name), f"{results['data']['unit']}s read{scale_name}", name)
     if train or valid:
         axes.legend(frameon=False, loc="upper right")
-    path = directory / "figures" / "learning_curve.png"
-    path.parent.mkdir(exist_ok=True)
-    figure.savefig(path, dpi=160)
-    return path
+    return save(figure, directory / "figures" / "learning_curve.png")
 
 
 def _scale(tokens: int) -> tuple[float, str]:
-    """Return the divisor of the token axis, and how to say it."""
+    """Return the divisor of the token axis, and its name in the axis label."""
     for size, word in ((1e9, "billions"), (1e6, "millions"), (1e3, "thousands")):
         if tokens >= size:
             return size, f" ({word})"
@@ -70,7 +58,7 @@ def _scale(tokens: int) -> tuple[float, str]:
 
 
 def _limits(axes: Axes, values: list[float], key: str) -> None:
-    """Show where the curves live and not the first steep fall; perplexities on a logarithmic axis."""
+    """Cut off the initial steep descent; put perplexities on a logarithmic axis."""
     if not values:
         return
     if key == "perplexity":
@@ -81,7 +69,6 @@ def _limits(axes: Axes, values: list[float], key: str) -> None:
 
 
 def _title(results: dict, name: str) -> str:
-    """Return the headline: what learned what, and how well."""
     model = (
         f"Transformer-XL, {results['model']['parameters'] / 1e6:.2f}M parameters, {results['data']['name']}"
     )

@@ -1,4 +1,4 @@
-"""The figures of `txl recl`: what more context gains (Figure 3), and perplexity by context (Figure 4)."""
+"""The figures of `txl recl`: the gain from more context (Figure 3), and perplexity by context (Figure 4)."""
 
 from __future__ import annotations
 
@@ -7,48 +7,31 @@ import math
 from pathlib import Path
 from typing import Any
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from txl.report.figures.style import finish_axes, new_figure
+from txl.report.figures.style import GRAY, SERIES, finish_axes, new_figure, save_all
 
-COLORS = ("#c44e2b", "#2f6ea5", "#4a8f5b", "#8a5fa8", "#b58a1f", "#6b6b6b")
 MARKERS = "os^Dv*"
 
 
 def draw_recl(path: Path) -> list[Path]:
-    """Draw the figures of a group of models, each as PNG and PDF, in `figures/` beside the file.
-
-    Args:
-        path: what `txl recl` wrote.
-
-    Returns:
-        The paths of the figures.
-    """
+    """Draw both figures as PNG and PDF into `figures/` beside `path`, the file that `txl recl` wrote."""
     path = Path(path)
     result = json.loads(path.read_text("utf-8"))
-    folder = path.parent / "figures"
-    folder.mkdir(exist_ok=True)
-    drawn = {f"{path.stem}_gain": _gains(result), f"{path.stem}_perplexity": _perplexities(result)}
-    paths = [folder / f"{name}.{kind}" for name in drawn for kind in ("png", "pdf")]
-    for file in paths:
-        # Without the date a PDF of the same numbers is the same file.
-        drawn[file.stem].savefig(
-            file, dpi=160, metadata={"CreationDate": None} if file.suffix == ".pdf" else None
-        )
-    return paths
+    figures = {f"{path.stem}_gain": _gains(result), f"{path.stem}_perplexity": _perplexities(result)}
+    return save_all(figures, path.parent / "figures")
 
 
 def _gains(result: dict[str, Any]) -> Figure:
     """Return Figure 3: exp f(c, c) - exp f(c, c + step) of each model, a panel for each r."""
     figure = new_figure(4.2 * len(result["r"]) + 0.6, 3.9)
     panels = figure.subplots(1, len(result["r"]), squeeze=False)[0]
-    step, begins = result["step"], result["lengths"][:-1]
+    step, starts = result["step"], result["lengths"][:-1]
     for place, (axes, share) in enumerate(zip(panels, result["r"], strict=True)):
         for model, style in _styled(result["models"]):
-            axes.plot(begins, model["effective"][place]["differences"], **style)
-        _finish(axes, f"r = {share:g}", f"context, from c to c + {step:,} {result['data']['unit']}s")
-        axes.axhline(0, color="#8a8a8a", linewidth=0.8, zorder=1)
+            axes.plot(starts, model["effective"][place]["differences"], **style)
+        finish_axes(axes, f"r = {share:g}", f"context, from c to c + {step:,} {result['data']['unit']}s")
+        axes.axhline(0, color=GRAY, linewidth=0.8, zorder=1)
     panels[0].set_ylabel("gain in perplexity over the group's best")
     panels[0].legend(frameon=False)
     return figure
@@ -59,23 +42,22 @@ def _perplexities(result: dict[str, Any]) -> Figure:
     figure = new_figure(5.6, 3.9)
     axes = figure.add_subplot()
     for model, style in _styled(result["models"]):
-        shown = [math.exp(min(loss, 700)) for loss in model["losses"]]
-        axes.plot(result["lengths"], shown, **style)
+        perplexities = [math.exp(min(loss, 700)) for loss in model["losses"]]
+        axes.plot(result["lengths"], perplexities, **style)
     title = f"{result['data']['name']}, {result['data']['split']}, {result['positions']:,} positions"
-    _finish(axes, title, f"context ({result['data']['unit']}s)")
-    axes.set_ylabel("perplexity")
+    finish_axes(axes, title, f"context ({result['data']['unit']}s)", "perplexity")
     axes.legend(frameon=False)
     return figure
 
 
 def _styled(models: list[dict[str, Any]]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Return each model with how its line looks; the color tells models apart, and so does the marker."""
+    """Return each model with the style of its line; color and marker both tell models apart."""
     return [
         (
             model,
             {
                 "label": model["name"] + (f" (reads {model['cap']:,})" if model["cap"] else ""),
-                "color": COLORS[place % len(COLORS)],
+                "color": SERIES[place % len(SERIES)],
                 "marker": MARKERS[place % len(MARKERS)],
                 "markersize": 4.5,
                 "linewidth": 1.6,
@@ -83,9 +65,3 @@ def _styled(models: list[dict[str, Any]]) -> list[tuple[dict[str, Any], dict[str
         )
         for place, model in enumerate(models)
     ]
-
-
-def _finish(axes: Axes, title: str, below: str) -> None:
-    axes.set_title(title, loc="left", fontsize=10.5)
-    axes.set_xlabel(below)
-    finish_axes(axes)

@@ -5,51 +5,25 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterable
 from dataclasses import replace
 
-from txl.report.grids import DIFFERENCES, Grid, Measured, Report, grouped, measured, status_of
+from txl.report.grids import DIFFERENCES, Measured, Report, measured, status_of
 from txl.report.records import Row, Sweep
+from txl.report.render.environment import environment
 from txl.report.sweeps import one_line
 
 
 def markdown(report: Report) -> str:
-    """Return the report as Markdown."""
-    lines = [f"# {_md(report.title)}", "", *_paragraphs(report.about), *_md_grid(report.results)]
-    if report.differences:
-        lines += [f"## {_md(report.differences.title)}", "", DIFFERENCES, "", *_md_grid(report.differences)]
-    if report.problems:
-        lines += ["## Runs without a number", "", *(f"- {_md(line)}" for line in report.problems), ""]
-    if report.notes:
-        lines += ["## Notes", "", *(f"- {_md(line)}" for line in report.notes), ""]
-    if report.settings:
-        lines += ["## Settings of all rows", ""]
-        lines += [*(f"- {_md(name)}: {_md(value)}" for name, value in report.settings), ""]
-    if report.row_settings:
-        lines += [f"## {_md(report.row_settings.title)}", "", *_md_grid(report.row_settings)]
-    return "\n".join(lines).rstrip("\n") + "\n"
+    template = environment(_escape_markdown).get_template("table.md")
+    return template.render(report=report, differences_note=DIFFERENCES).rstrip("\n") + "\n"
 
 
-def _paragraphs(lines: Iterable[str]) -> list[str]:
-    return [part for line in lines for part in (_md(line), "")]
-
-
-def _md(text: str) -> str:
-    """Return a text that Markdown shows as it is, on one line."""
+def _escape_markdown(text: str) -> str:
+    """Return a text on one line that Markdown shows literally."""
     text = " ".join(text.split())
     for sign in "\\`*_|[]<>#~":
         text = text.replace(sign, f"\\{sign}")
     return text.replace("&", "&amp;")
-
-
-def _md_grid(grid: Grid) -> list[str]:
-    headings = [
-        f"{column.group}: {column.heading}" if column.group else column.heading for column in grid.columns
-    ]
-    lines = [headings, ["---:" if column.number else "---" for column in grid.columns]]
-    cells = [[_md(cell.text) for cell in line] for line in grid.rows]
-    lines = [[_md(heading) for heading in headings], lines[1], *cells]
-    return [*(f"| {' | '.join(line)} |" for line in lines), ""]
 
 
 TEX = {
@@ -77,54 +51,32 @@ TEX = {
     "→": r"$\rightarrow$",
     "§": r"\S{}",
 }
-
-
-def _tex(text: str) -> str:
-    signed = re.sub(r"(?<![\w.-])-(?=\d)", "−", " ".join(text.split()))  # a hyphen is too short for a minus
-    return "".join(TEX.get(sign, sign) for sign in signed)
+TEX_SYNTAX = {  # braces and percent signs are LaTeX's own
+    "block_start_string": "<%",
+    "block_end_string": "%>",
+    "variable_start_string": "<<",
+    "variable_end_string": ">>",
+    "comment_start_string": "<#",
+    "comment_end_string": "#>",
+}
 
 
 def latex(report: Report) -> str:
     """Return the tables as LaTeX, for a document with the packages booktabs and graphicx.
 
-    How the runs of a row went is left out where all of them went well.
+    The status column is left out if all runs completed.
     """
     results = report.results
     if {line[-1].text for line in results.rows} <= {"completed", "published only"}:
         rows = [line[:-1] for line in results.rows]
         results = replace(results, columns=results.columns[:-1], rows=rows)
-    lines = ["% \\usepackage{booktabs,graphicx} belongs into the preamble. Wide tables shrink to the text."]
-    lines += _tex_grid(results, report.about)
-    if report.differences:
-        lines += ["", *_tex_grid(report.differences, [DIFFERENCES])]
-    if report.problems:
-        lines += ["", "\\paragraph{Runs without a number}", "\\begin{itemize}"]
-        lines += [*(f"  \\item {_tex(line)}" for line in report.problems), "\\end{itemize}"]
-    return "\n".join(lines) + "\n"
+    template = environment(_escape_latex, **TEX_SYNTAX).get_template("table.tex")
+    return template.render(report=report, results=results, differences_note=DIFFERENCES)
 
 
-# Makes a table that is wider than the text as wide as it, and leaves others as they are.
-TEX_FIT = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}"
-
-
-def _tex_grid(grid: Grid, caption: list[str]) -> list[str]:
-    groups = grouped(grid)
-    above, rules, at_column = [], [], 1
-    for group, width in groups:
-        above.append(f"\\multicolumn{{{width}}}{{c}}{{{_tex(group)}}}" if group else " & ".join([""] * width))
-        if group:
-            rules.append(f"\\cmidrule(lr){{{at_column}-{at_column + width - 1}}}")
-        at_column += width
-    kinds = "".join("r" if column.number else "l" for column in grid.columns)
-    lines = ["\\begin{table}", "  \\centering", f"  {TEX_FIT}{{%"]
-    lines += [f"  \\begin{{tabular}}{{{kinds}}}", "    \\toprule"]
-    if rules:
-        lines += [f"    {' & '.join(above)} \\\\", f"    {' '.join(rules)}"]
-    lines.append(f"    {' & '.join(_tex(column.heading) for column in grid.columns)} \\\\")
-    lines.append("    \\midrule")
-    lines += [f"    {' & '.join(_tex(cell.text) for cell in line)} \\\\" for line in grid.rows]
-    title = _tex(" ".join([grid.title.rstrip(".") + ".", *caption]))
-    return [*lines, "    \\bottomrule", "  \\end{tabular}}", f"  \\caption{{{title}}}", "\\end{table}"]
+def _escape_latex(text: str) -> str:
+    signed = re.sub(r"(?<![\w.-])-(?=\d)", "−", " ".join(text.split()))  # a hyphen is too short for a minus
+    return "".join(TEX.get(sign, sign) for sign in signed)
 
 
 NUMBERS = ("mean", "deviation", "n", "runs", "values", "difference", "low", "high", "beyond_noise")

@@ -1,112 +1,36 @@
-"""The page of a report: one file that needs no other, with the tables and interactive figures.
+"""The page of a report: one self-contained file with the tables and interactive figures.
 
-The tables are in the page as HTML; the figures are drawn in the browser by `page.js` from the numbers that
-the page carries as JSON.
+`page.js` draws the figures in the browser from the numbers that the page embeds as JSON.
 """
 
 from __future__ import annotations
 
-import json
+import base64
+import html
 import math
-from html import escape
-from importlib.resources import files
 from typing import Any
 
 from txl.records.metrics import read_metrics
 from txl.records.units import metric_of
-from txl.report.evaluations import figures_html
-from txl.report.grids import DIFFERENCES, Cell, Column, Grid, Report, failed, grouped
+from txl.report.grids import DIFFERENCES, Report, failed
 from txl.report.measures import Metric, at, attention_scores, trained_attention
 from txl.report.records import Row, RunRecord, Sweep
+from txl.report.render.environment import environment, script_json
 
 
 def page(sweep: Sweep, report: Report) -> str:
-    """Return the page as HTML."""
-    sections = [_table(report.results, failed(sweep))]
-    if report.differences:
-        sections += [f"<h2>{_html(report.differences.title)}</h2>", f"<p>{_html(DIFFERENCES)}</p>"]
-        sections.append(_table(report.differences))
-    sections += figures_html(sweep.evaluations)
-    if report.problems:
-        sections += ["<h2>Runs without a number</h2>", _list(report.problems, "problems")]
-    if report.notes:
-        sections += ["<h2>Notes</h2>", _list(report.notes, "notes")]
-    settings = []
-    if report.settings:
-        pairs = (f"<dt>{_html(name)}</dt><dd>{_html(value)}</dd>" for name, value in report.settings)
-        settings += ["<h2>Settings of all rows</h2>", f"<dl>{''.join(pairs)}</dl>"]
-    if report.row_settings:
-        settings += [f"<h2>{_html(report.row_settings.title)}</h2>", _table(report.row_settings)]
-    parts = {
-        "TITLE": _html(report.title),
-        "STYLE": _part("page.css"),
-        "ABOUT": "\n".join(f"<p>{_html(line)}</p>" for line in report.about),
-        "TABLES": "\n".join(sections),
-        "SETTINGS": "\n".join(settings),
-        "DATA": _json(figures(sweep, report.metric)),
-        "SCRIPT": _part("page.js"),
-    }
-    text = _part("page.html")
-    before, *rest = text.split("{{")
-    filled = [before]
-    for piece in rest:  # each place once, so that no text put in is taken for a place
-        name, _, after = piece.partition("}}")
-        filled += [parts[name], after]
-    return "".join(filled)
-
-
-def _part(name: str) -> str:
-    return files("txl.report.render").joinpath("templates", name).read_text("utf-8")
-
-
-def _html(text: str) -> str:
-    return escape(text)
-
-
-def _json(value: Any) -> str:
-    """Return JSON that may stand inside a script element."""
-    return json.dumps(value, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-
-
-def _list(lines: list[str], kind: str) -> str:
-    return f'<ul class="{kind}">{"".join(f"<li>{_html(line)}</li>" for line in lines)}</ul>'
-
-
-def _table(grid: Grid, marked: frozenset[str] = frozenset()) -> str:
-    """Return a grid as a table; rows whose first cell is in `marked` are shown as failed."""
-    above = "".join(
-        f'<th colspan="{width}" scope="colgroup">{_html(group)}</th>'
-        if group
-        else f'<td colspan="{width}"></td>'
-        for group, width in grouped(grid)
-    )
-    head = f"<tr>{above}</tr>" if any(column.group for column in grid.columns) else ""
-    head += f"<tr>{''.join(_heading(column) for column in grid.columns)}</tr>"
-    lines = []
-    for cells in grid.rows:
-        kind = ' class="failed"' if cells[0].text in marked else ""
-        first, *rest = zip(cells, grid.columns, strict=True)
-        name = _html(first[0].text).replace("_", "_<wbr>")
-        line = f'<th scope="row">{name}</th>' + "".join(_cell(*pair) for pair in rest)
-        lines.append(f"<tr{kind}>{line}</tr>")
-    body = "\n".join(lines)
-    label = _html(grid.title)
     return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{label}"><table class="sortable">'
-        f"<thead>{head}</thead><tbody>\n{body}\n</tbody></table></div>"
+        environment(html.escape)
+        .get_template("page.html")
+        .render(
+            report=report,
+            failed=failed(sweep),
+            differences_note=DIFFERENCES,
+            evaluations=sweep.evaluations,
+            base64=lambda path: base64.b64encode(path.read_bytes()).decode("ascii"),
+            data=script_json(figures(sweep, report.metric), separators=(",", ":"), allow_nan=False),
+        )
     )
-
-
-def _heading(column: Column) -> str:
-    kind = ' class="number"' if column.number else ""
-    spoken = f' aria-label="{_html(column.group)}: {_html(column.heading)}"' if column.group else ""
-    return f'<th scope="col"{kind}><button type="button"{spoken}>{_html(column.heading)}</button></th>'
-
-
-def _cell(cell: Cell, column: Column) -> str:
-    kind = ' class="number"' if column.number else ""
-    number = "" if cell.number is None else f' data-number="{cell.number:.12g}"'
-    return f"<td{kind}{number}>{_html(cell.text)}</td>"
 
 
 def figures(sweep: Sweep, metric: Metric) -> dict[str, Any]:
