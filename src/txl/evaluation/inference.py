@@ -82,7 +82,7 @@ class CachedInference:
         places = self._places(x_BLD, self.place)
         for index, layer in enumerate(self.model.layers):
             x_BLD = self.model.position.to_layer(index, x_BLD)
-            x_BLD = layer.completed(x_BLD, self._attended(index, x_BLD, places))
+            x_BLD = layer.after_attention(x_BLD, self._attended(index, x_BLD, places))
         taken = length if remember is None else remember
         self.end, self.place = self.end + taken, self.place + taken
         self.lengths = [min(known + taken, self.slots) for known in self.lengths]
@@ -96,7 +96,7 @@ class CachedInference:
     def _project(self, index: int, x_BLD: Tensor, places: Tensor | None) -> tuple[Tensor, ...]:
         """Return queries as projected, and queries, keys and values as scored, each `[B, L, H, C]`."""
         layer = self.model.layers[index]
-        read_BLD = layer.read(x_BLD)
+        read_BLD = layer.attention_input(x_BLD)
         q_BLHC = layer.attention.queries(read_BLD)
         k_BLHC, v_BLHC = layer.attention.keys_and_values(layer.attention.key_value(read_BLD))
         return q_BLHC, *self.model.position.queries_and_keys(index, q_BLHC, k_BLHC, places), v_BLHC
