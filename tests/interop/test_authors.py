@@ -85,7 +85,7 @@ def test_options_that_the_tensors_tell_may_be_left_out(tmp_path, changes):
     ("relative", {"n_head": 4, "d_head": 3}, "n_head is 4, the tensors say 3; d_head is 3, the tensors"),
     ("relative", {"untie_r": True}, "untie_r is True, the tensors say False"),
     ("relative", {"attn_type": 1}, "attn_type is 1, the tensors say 0"),
-    ("relative", {"clamp_length": 4}, "no options of the authors' model: clamp_length"),
+    ("relative", {"clamp_length": 4}, "not options of the authors' model: clamp_length"),
     ("relative", {"n_layer": "2"}, "n_layer is '2', expected a whole number"),
     ("relative", {"mem_len": 0}, "same_length without memory"),
     ("relative, narrower", {"cutoffs": [4, 8]}, r"cutoffs is \[4, 8\], the tensors say \[4, 9\]"),

@@ -92,7 +92,7 @@ class CachedInference:
         place_table = self._place_table(x_BLD, self.text_position)
         for index, layer in enumerate(self.layers):
             x_BLD = self.model.position.to_layer(index, x_BLD)
-            x_BLD = layer.completed(x_BLD, self._attend(index, x_BLD, place_table))
+            x_BLD = layer.after_attention(x_BLD, self._attend(index, x_BLD, place_table))
         added = length if remember is None else remember
         self.end, self.text_position = self.end + added, self.text_position + added
         self.lengths = [min(known + added, self.slots) for known in self.lengths]
@@ -106,7 +106,7 @@ class CachedInference:
     def _project(self, index: int, x_BLD: Tensor, place_table: Tensor | None) -> tuple[Tensor, ...]:
         """Return queries as projected, then queries, keys and values as scored, each `[B, L, H, C]`."""
         layer = self.layers[index]
-        read_BLD = layer.read(x_BLD)
+        read_BLD = layer.attention_input(x_BLD)
         q_BLHC = layer.attention.queries(read_BLD)
         k_BLHC, v_BLHC = layer.attention.keys_and_values(layer.attention.key_value(read_BLD))
         return q_BLHC, *self.model.position.queries_and_keys(index, q_BLHC, k_BLHC, place_table), v_BLHC

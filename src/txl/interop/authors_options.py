@@ -1,4 +1,4 @@
-"""A `state_dict` of the authors' PyTorch code and the options of its run, which the file does not hold."""
+"""A `state_dict` of the authors' PyTorch code, and the options of its run, which the file lacks."""
 
 from __future__ import annotations
 
@@ -24,30 +24,22 @@ LISTS = ("cutoffs", "tie_projs")
 
 
 def model_from_config(config: Mapping[str, Any]) -> TransformerXL:
-    """Return the model that the authors' options describe.
-
-    Args:
-        config: see `describe`.
-
-    Raises:
-        ValueError: what the authors' code does there is not what this model can do.
-    """
+    """Return the model, with random parameters, that the authors' options describe (see `describe`)."""
     return build(describe(config))
 
 
 def describe(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the authors' options in our terms (see `txl.interop.description`).
+    """Translate the authors' options into a description of the model (see `txl.interop.description`).
 
     Args:
-        config: `n_token`, `n_layer`, `d_model`, `n_head`, `d_head`, `d_inner`, `attn_type` and, where they
-            are not the defaults, `d_embed`, `cutoffs`, `div_val`, `tie_projs`, `pre_lnorm`, `clamp_len`,
-            `tgt_len`, `ext_len`, `mem_len`, `untie_r` (Hugging Face's: u and v for each layer).
+        config: all of `REQUIRED` and, where they are not the defaults, `d_embed`, `cutoffs`, `div_val`,
+            `tie_projs`, `pre_lnorm`, `clamp_len`, `tgt_len`, `ext_len`, `mem_len` and Hugging Face's
+            `untie_r` (u and v for each layer).
 
     Raises:
-        ValueError: what the authors' code does there is not what this model can do.
+        ValueError: this model cannot do what the authors' code does with these options.
     """
-    kind = config["attn_type"]
-    clamp = config.get("clamp_len", -1)
+    kind, clamp = config["attn_type"], config.get("clamp_len", -1)
     clamp = clamp if clamp > 0 else None
     if kind not in (0, 1, 2, 3):
         raise ValueError(f"attn_type {kind} is none of the authors' 0, 1, 2, 3")
@@ -61,13 +53,12 @@ def describe(config: Mapping[str, Any]) -> dict[str, Any]:
             f"attn_type {kind} with pre_lnorm: the authors' code normalizes keys and values but not queries"
         )
     shared = not config.get("untie_r", False)
-    positions = {
+    positions: dict[int, dict[str, Any]] = {
         0: {"_target_": "txl.model.RelativePosition", "clamp_length": clamp, "shared_biases": shared},
         1: {"_target_": "txl.model.ShawPosition", "clamp_length": clamp, "global_terms": True},
         2: {"_target_": "txl.model.SinusoidalPosition", "clamp_length": clamp, "from_end": True},
         3: {"_target_": "txl.model.LearnedPosition"},
     }
-    lengths = [config.get(name, 0) for name in ("tgt_len", "ext_len", "mem_len")]
     cutoffs = list(config.get("cutoffs") or ())
     model = {
         "_target_": "txl.model.TransformerXL",
@@ -79,23 +70,23 @@ def describe(config: Mapping[str, Any]) -> dict[str, Any]:
         "tie_projections": list(config.get("tie_projs") or ())[: len(cutoffs) + 1],
         "pre_norm": config.get("pre_lnorm", False),
     }
-    return {"model": model, "position": {**positions[kind], "key_length": max(1, sum(lengths))}}
+    return {"model": model, "position": {**positions[kind], "key_length": max(1, _key_length(config))}}
 
 
 def load_authors_model(
     tensors: Mapping[str, Tensor], config: Mapping[str, Any]
 ) -> tuple[TransformerXL, dict[str, Any]]:
-    """Return the model of the authors' parameters and its description (see `description`).
+    """Return the model with the authors' parameters, and its description (see `txl.interop.description`).
 
     Args:
-        tensors: by the authors' names; DataParallel's `module.` before all of them is taken off.
-        config: the authors' options of the model. Those that the shapes tell may be left out; those that they
-            do not tell are the authors' defaults where left out (`clamp_len`, `pre_lnorm`, `same_length`, …).
+        tensors: by the authors' names, with or without the prefix `module.` of DataParallel.
+        config: the authors' options. Those that follow from names and shapes of the tensors may be left out;
+            others that are left out (`clamp_len`, `pre_lnorm`, `same_length`, …) get the authors' defaults.
 
     Raises:
-        NamesError: parameters that are missing or unknown.
-        ValueError: options that are missing, unknown or contradict the tensors, or what `from_authors`
-            and `describe` refuse.
+        NamesError: parameters are missing or unknown.
+        ValueError: options are missing, unknown or contradict the tensors, or `from_authors` or `describe`
+            refuses them.
     """
     if all(name.startswith("module.") for name in tensors):
         tensors = {name.removeprefix("module."): tensor for name, tensor in tensors.items()}
@@ -109,42 +100,45 @@ def load_authors_model(
     description["reading"] = {
         "memory_length": slots,
         "attention_length": slots if same_length else None,
-        "clamp_length": None,  # the model's own
+        "clamp_length": None,  # as in the description of the position
     }
     model = build(description)
-    # Half precision becomes float32, which holds its values exactly; double precision stays.
+    # float32 represents half precision exactly; double precision stays.
     model.to(torch.promote_types(next(iter(tensors.values())).dtype, torch.float32))
     from_authors(model, tensors)
     return model, description
 
 
 def _complete(tensors: Mapping[str, Tensor], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options, completed from the tensors, once they have been compared with them."""
+    """Check the given options against the tensors, and return them with those that the tensors show."""
     unknown = sorted(given.keys() - OPTIONS)
     if unknown:
         raise ValueError(
-            f"these are no options of the authors' model: {', '.join(unknown)}; leave them out, there are "
-            f"{', '.join(sorted(OPTIONS))}"
+            f"not options of the authors' model: {', '.join(unknown)}; leave them out (valid options: "
+            f"{', '.join(sorted(OPTIONS))})"
         )
     check_option_types(given)
-    found = read_off(tensors)
-    claims = {**given, "n_head·d_head": _product(given), "tgt_len + ext_len + mem_len": _keys(given)}
+    inferred = infer_options(tensors)
+    claims = {name: list(value) if name in LISTS else value for name, value in given.items()}
+    claims["tgt_len + ext_len + mem_len"] = _key_length(given)
+    if {"n_head", "d_head"} <= given.keys():
+        claims["n_head·d_head"] = given["n_head"] * given["d_head"]
     wrong = [
-        f"{name} is {_plain(claims[name])}, the tensors say {value}"
-        for name, value in found.items()
-        if claims.get(name) is not None and _plain(claims[name]) != value
+        f"{name} is {claims[name]}, the tensors say {value}"
+        for name, value in inferred.items()
+        if name in claims and claims[name] != value
     ]
     if wrong:
         raise ValueError(f"the options do not describe these tensors: {'; '.join(wrong)}")
-    options = {**{name: value for name, value in found.items() if name in OPTIONS}, **given}
+    options = {**{name: value for name, value in inferred.items() if name in OPTIONS}, **given}
     missing = [name for name in REQUIRED if name not in options]
     if missing:
-        raise ValueError(f"the options lack {', '.join(missing)}, which the tensors do not tell")
+        raise ValueError(f"the options lack {', '.join(missing)}, which the tensors do not show")
     return options
 
 
 def check_option_types(options: Mapping[str, Any]) -> None:
-    """Raise ValueError unless numbers are whole numbers and lists are lists."""
+    """Raise ValueError unless numbers are integers and lists are lists."""
     kinds = dict.fromkeys(NUMBERS, int) | dict.fromkeys(LISTS, (list, tuple))
     for name, kind in kinds.items():
         if name in options and not isinstance(options[name], kind):
@@ -152,10 +146,10 @@ def check_option_types(options: Mapping[str, Any]) -> None:
             raise ValueError(f"the option {name} is {options[name]!r}, expected {expected}")
 
 
-def read_off(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Return the options that names and shapes of the authors' parameters tell.
+def infer_options(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Return the options that follow from names and shapes of the authors' parameters.
 
-    Only what is there is evidence: a parameter that is missing is for `from_authors` to name.
+    Only parameters that are present count; `from_authors` reports those that are missing.
     """
     found: dict[str, Any] = {}
     layers = {name.split(".")[1] for name in tensors if name.startswith("layers.")}
@@ -180,10 +174,10 @@ def read_off(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
             found["n_head"], found["d_head"] = tensors[name].shape[-2:]
     if "r_emb" in tensors and tensors["r_emb"].dim() == 4:
         found["tgt_len + ext_len + mem_len"] = tensors["r_emb"].shape[1]
-    return found | _read_off_embedding(tensors)
+    return found | _infer_embedding_options(tensors)
 
 
-def _read_off_embedding(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+def _infer_embedding_options(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     sizes: dict[int, int] = {}
     for name, tensor in tensors.items():
         part = re.fullmatch(r"(?:word_emb\.emb_layers|crit\.out_layers)\.(\d+)\.(?:weight|bias)", name)
@@ -192,20 +186,12 @@ def _read_off_embedding(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     if sorted(sizes) != list(range(len(sizes))) or not sizes:
         return {}
     *cutoffs, vocabulary = itertools.accumulate(sizes[part] for part in sorted(sizes))
-    found = {"n_token": vocabulary}
-    if cutoffs:  # with div_val 1 all parts are one tensor, and only the options say where they end
+    found: dict[str, Any] = {"n_token": vocabulary}
+    if cutoffs:  # with div_val 1 all parts are one tensor, whose shape does not show the cutoffs
         found["cutoffs"] = cutoffs
     embedding = tensors.get("word_emb.emb_layers.0.weight")
     return found if embedding is None else {**found, "d_embed": embedding.shape[-1]}
 
 
-def _product(given: Mapping[str, Any]) -> int | None:
-    return given["n_head"] * given["d_head"] if {"n_head", "d_head"} <= given.keys() else None
-
-
-def _keys(given: Mapping[str, Any]) -> int:
-    return sum(given.get(name, 0) for name in ("tgt_len", "ext_len", "mem_len"))
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
+def _key_length(options: Mapping[str, Any]) -> int:
+    return sum(options.get(name, 0) for name in ("tgt_len", "ext_len", "mem_len"))

@@ -1,8 +1,8 @@
 """The model, in pure torch: read this package alone to understand the paper.
 
 `memory.py` is the recurrence (§3.2), `positions/relative.py` the relative positional encoding (§3.3),
-`attention.py` one attention with both, `transformer.py` the whole (§3.4, Appendix B) and `embedding.py`
-the way in and out. `cost.py` counts parameters, arithmetic and memory.
+`attention.py` attention with both, `transformer.py` the whole model (§3.4, Appendix B) and `embedding.py`
+input embedding and output softmax. `cost.py` counts parameters, arithmetic and memory.
 
 Letters in the names of tensors and in docstrings, everywhere in this package:
 `B` rows in the batch, `L` tokens in a segment, `M` memory slots, `K = M + L` keys, `D` d_model, `H` heads,

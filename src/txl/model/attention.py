@@ -39,18 +39,9 @@ class Attention(nn.Module):
         layer: int,
         table: Tensor | None,
     ) -> Tensor:
-        """Attend from the segment to the memory and the segment.
+        """Return `[B, L, D]`, before residual connection and normalization.
 
-        Args:
-            x_BLD: the states of the segment.
-            memory_BMD: the states of the memory in this layer.
-            attend: the attention backend, set up for this segment.
-            position: the position encoding of the model.
-            layer: the index of this layer.
-            table: `position.table` of this segment.
-
-        Returns:
-            `[B, L, D]`, before residual connection and normalization.
+        `attend` is the attention backend, set up for this segment, and `table` is `position.table` of it.
         """
         q_BLHC, k_BKHC, v_BKHC = self.project(x_BLD, memory_BMD)
         distance_scores = position.distance_scores(layer, q_BLHC, position.layer_table(layer, table))
@@ -64,7 +55,6 @@ class Attention(nn.Module):
         return self.queries(x_BLD), *self.keys_and_values(context_BKE)
 
     def queries(self, x_BLD: Tensor) -> Tensor:
-        """Return the queries `[B, L, H, C]`, scaled by 1/sqrt(C)."""
         return self.query(x_BLD).unflatten(-1, (self.n_head, self.d_head)) * self.d_head**-0.5
 
     def keys_and_values(self, projected_BKE: Tensor) -> tuple[Tensor, Tensor]:
@@ -76,7 +66,7 @@ class Attention(nn.Module):
 class PlainAttention:
     """Computes all scores of a segment at once: the readable reference, and what torch.compile fuses.
 
-    The other attention backends give the same result, and take the same arguments.
+    The other attention backends take the same arguments and give the same result.
 
     Args:
         masked_BLK: bool, the keys that each query must not see (`masked_keys`).
@@ -100,14 +90,9 @@ class PlainAttention:
         distance_scores: DistanceScores,
         dropout: Dropout,
     ) -> Tensor:
-        """Return the sums of the values weighted by the attention probabilities, `[B, L, H, C]`.
+        """Return the values weighted by the attention probabilities and summed, `[B, L, H, C]`.
 
-        Args:
-            q_BLHC: queries, scaled by 1/sqrt(C).
-            k_BKHC: keys.
-            v_BKHC: values.
-            distance_scores: what the distances add to the scores.
-            dropout: of the probabilities.
+        The queries are already scaled by 1/sqrt(C). `dropout` is applied to the probabilities.
         """
         scores_BHLK = q_BLHC.transpose(1, 2) @ k_BKHC.permute(0, 2, 3, 1)
         bias = distance_scores.by_key(*self.masked_BLK.shape[1:])
@@ -121,14 +106,9 @@ class PlainAttention:
 def masked_keys(length: int, memory_length_B: Tensor, slots: int, attention_length: int | None) -> Tensor:
     """Return which keys each query must not see, bool `[B, L, K]`.
 
-    A query sees its own token and earlier ones, in the segment and in the filled memory slots.
-
-    Args:
-        length: L.
-        memory_length_B: how many of the memory slots are filled.
-        slots: M.
-        attention_length: how many keys a query may see at most, its own included; `None` for no limit. The
-            authors' `same_length` with a memory of M is `attention_length=M`.
+    A query sees its own token and earlier ones, in the segment and in the filled memory slots: no more than
+    `attention_length` keys, its own included, or all for `None`. The authors' `same_length` with a memory of
+    M is `attention_length=M`.
     """
     device = memory_length_B.device
     key_K = torch.arange(slots + length, device=device)

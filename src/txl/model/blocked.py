@@ -48,11 +48,9 @@ class Block(NamedTuple):
 
 
 def split_into_blocks(masked_BLK: Tensor, device: torch.device) -> list[Block]:
-    """Return the blocks of a segment.
+    """Return the blocks of a segment, whose scores are on `device`.
 
-    Args:
-        masked_BLK: see `masked_keys`. Its values are read here, so it must not be on the device "meta".
-        device: of the scores.
+    Reads the values of `masked_BLK` (see `masked_keys`), so it must not be on the device "meta".
     """
     _, length, key_length = masked_BLK.shape
     blocks = []
@@ -100,14 +98,14 @@ class Scratch:
         self.buffers: dict[str, Tensor] = {}
 
     def buffer(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
-        """Return the buffer of that name as a tensor of a shape, with the type and device of `like`."""
+        """Return the named buffer in the given shape, with the type and device of `like`."""
         size, buffer = math.prod(shape), self.buffers.get(name)
         if buffer is None or buffer.numel() < size or buffer.dtype != like.dtype:
             self.buffers[name] = buffer = like.new_empty(size)
         return buffer[:size].view(shape)
 
     def product(self, name: str, a: Tensor, b: Tensor) -> Tensor:
-        """Return the batched matrix product, written to the buffer of that name."""
+        """Return the batched matrix product, written to the named buffer."""
         return torch.bmm(a, b, out=self.buffer(name, (*a.shape[:2], b.shape[2]), a))
 
 
@@ -198,15 +196,15 @@ class Part(NamedTuple):
     block: Block
 
     def queries(self, x_BLHC: Tensor) -> Tensor:
-        """Return this part of a tensor with one vector per query, `[heads, queries, C]`."""
+        """Select this part of a tensor with one vector per query, `[heads, queries, C]`."""
         return x_BLHC[self.row, self.block.queries, self.heads].transpose(0, 1)
 
     def keys(self, x_BKHC: Tensor) -> Tensor:
-        """Return this part of a tensor with one vector per key, `[heads, W, C]`."""
+        """Select this part of a tensor with one vector per key, `[heads, W, C]`."""
         return x_BKHC[self.row, self.block.keys, self.heads].transpose(0, 1)
 
     def distances(self, x_RH: Tensor) -> Tensor:
-        """Return the entries of the distances W - 1, W - 2, …, 0, `[heads, W]` or `[heads, W, C]`."""
+        """Select the entries of the distances W - 1, W - 2, …, 0, `[heads, W]` or `[heads, W, C]`."""
         width = self.block.keys.stop - self.block.keys.start
         return x_RH[-width:, self.heads].transpose(0, 1)
 

@@ -1,4 +1,4 @@
-"""What a model costs: its parameters, its arithmetic, its memory. No tensor is allocated for a meta model."""
+"""What a model costs in parameters, arithmetic and memory. A model on the device "meta" allocates nothing."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from txl.model.transformer import TransformerXL
 
 
 def parameter_counts(model: TransformerXL) -> tuple[int, int]:
-    """Return how many parameters a model has, and how many of them are in its layers.
+    """Return the number of parameters of the model, and of its layers alone.
 
-    In the layers is what the authors' log calls "non emb params": neither embedding and softmax, nor the
-    vectors that all layers share (u and v); the projections W_R of the distances are.
+    The layers are what the authors' log calls "non emb params": without embedding, softmax, and the vectors
+    that all layers share (u and v), but with the distance projections W_R.
     """
     sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
     layers = ("layers.", "position.distance_keys.")
@@ -21,19 +21,12 @@ def parameter_counts(model: TransformerXL) -> tuple[int, int]:
 
 
 def flops_per_token(model: TransformerXL, segment_length: int, memory_length: int, rows: int) -> float:
-    """Return the floating-point operations that a forward pass needs, for each token of its segment.
+    """Return the floating-point operations of a forward pass per token, for `rows` on one device.
 
-    Counted are the matrix products, two operations a multiply-add: the weights of the layers, keys and values
-    of the memory (computed again every segment), the projected distances (once for all rows), scores, scores
-    by distance and sums over the keys that a query sees (on average M + (L + 1) / 2; what is computed of the
-    others is waste and does not count), and the softmax over the vocabulary; of an adaptive one its head and
-    one tail of average size for every token.
-
-    Args:
-        model: the model.
-        segment_length: L.
-        memory_length: M; all of it is real.
-        rows: B, those of one device.
+    Only matrix products count, two operations per multiply-add: the weights of the layers, keys and values of
+    the full memory (recomputed every segment), the projected distances (once for all rows), scores, distance
+    scores and weighted sums over the keys that a query sees (M + (L + 1) / 2 on average; work on masked keys
+    is waste), and the softmax over the vocabulary (if adaptive, its head and one tail of average size).
     """
     keys, seen = memory_length + segment_length, memory_length + (segment_length + 1) / 2
     products = 0.0
@@ -51,39 +44,31 @@ def flops_per_token(model: TransformerXL, segment_length: int, memory_length: in
 
 
 def _softmax_products(model: TransformerXL) -> float:
-    """Return the multiply-adds of the softmax, and of the embedding's projections, for one token."""
-    embedding = model.embedding
-    widths = [
-        embedding.weights[min(part, len(embedding.weights) - 1)].shape[1]
-        for part in range(len(embedding.parts))
-    ]
-    sizes = [high - low for low, high in embedding.parts]
-    tails = len(sizes) - 1
-    products = (sizes[0] + tails) * widths[0]
-    if tails:
-        products += sum(size * width for size, width in zip(sizes[1:], widths[1:], strict=True)) / tails
-    if embedding.projections:
-        products += sum(projection.numel() for projection in embedding.projections)
-        products += model.d_model * (widths[0] + (sum(widths[1:]) / tails if tails else 0.0))
+    """Return the multiply-adds per token of the softmax and of the embedding's projections."""
+    (size, width), *tails = (weight.shape for weight, _ in model.embedding.matrices())
+    tail_count = max(1, len(tails))
+    products = (size + len(tails)) * width + sum(rows * columns for rows, columns in tails) / tail_count
+    if model.embedding.projections:
+        products += sum(projection.numel() for projection in model.embedding.projections)
+        products += model.d_model * (width + sum(columns for _, columns in tails) / tail_count)
     return products
 
 
 def training_flops_per_token(
     model: TransformerXL, segment_length: int, memory_length: int, rows: int
 ) -> float:
-    """Return the operations of a training step, for each token: a backward pass costs two forward passes.
+    """Return the operations of a training step per token: a backward pass costs two forward passes.
 
-    A little less is done: the inputs of the memory's keys and values need no gradient.
+    This slightly overestimates: the inputs of the memory's keys and values need no gradient.
     """
     return 3 * flops_per_token(model, segment_length, memory_length, rows)
 
 
 def activation_bytes(model: TransformerXL, rows: int, segment_length: int, memory_length: int) -> int:
-    """Return how much a training step keeps for its backward pass, in float32, of the layers.
+    """Return the bytes that the layers save for the backward pass in a training step, in float32.
 
-    Counted by running the forward pass and adding up the storages that it saves, parameters left out. With a
-    model on the device "meta" nothing is allocated. Each row saves as much as any other, beside what all
-    share: one and two rows tell.
+    Measured by running the forward pass and adding up the storages that it saves, without parameters. The
+    sum grows linearly with the rows, so one and two rows are enough to measure.
     """
     one, two = (_saved_bytes(model, few, segment_length, memory_length) for few in (1, 2))
     return one + (rows - 1) * (two - one)
@@ -93,29 +78,30 @@ def _saved_bytes(model: TransformerXL, rows: int, segment_length: int, memory_le
     owned = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
     saved: dict[int, Tensor] = {}
 
-    def keep(tensor: Tensor) -> Tensor:
+    def save(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         if storage._cdata not in owned:
-            saved[storage._cdata] = tensor  # held, so that no other storage can take its place
+            saved[storage._cdata] = tensor  # kept alive, so that no other storage gets its address
         return tensor
 
     tokens = torch.zeros(rows, segment_length, dtype=torch.int64, device=model.embedding.bias.device)
-    # A full memory: of an empty one, blocked attention keeps nothing. Its length has a value on "meta", too.
+    # A full memory, because blocked attention saves nothing of an empty one. Its length is on the CPU: values
+    # on "meta" cannot be read.
     full = Memory(model.empty_memory(rows, memory_length).states, torch.full((rows,), memory_length))
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+    with torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor):
         model(tokens, full)
     return sum(tensor.untyped_storage().nbytes() for tensor in saved.values())
 
 
 def softmax_bytes(model: TransformerXL, rows: int, segment_length: int) -> int:
-    """Return how much the softmax of a segment keeps for its backward pass: the logarithms, in float32.
+    """Return the bytes that the softmax saves for the backward pass: log-probabilities in float32.
 
-    Of an adaptive softmax those of its head; the tails' depend on the text and come on top.
+    Of an adaptive softmax only the head counts; what its tails save depends on the text.
     """
     low, high = model.embedding.parts[0]
     return 4 * rows * segment_length * (high - low + len(model.embedding.parts) - 1)
 
 
 def memory_bytes(model: TransformerXL, rows: int, memory_length: int) -> int:
-    """Return the size of the recurrence memory of so many rows, in float32."""
+    """Return the bytes of the recurrence memory in float32."""
     return 4 * model.n_layer * rows * memory_length * model.d_model

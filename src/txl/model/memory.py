@@ -36,18 +36,15 @@ class Memory:
         device: torch.device | str | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> Memory:
-        """Return a memory with M slots, all empty, for each of B rows."""
         states = tuple(torch.zeros(rows, slots, width, device=device, dtype=dtype) for _ in range(layers))
         return cls(states, torch.zeros(rows, dtype=torch.int64, device=device))
 
     @property
     def slots(self) -> int:
-        """M."""
         return self.states[0].shape[1]
 
     @property
     def rows(self) -> int:
-        """B."""
         return self.length.shape[0]
 
     def select_rows(self, rows: slice) -> Memory:
@@ -55,20 +52,18 @@ class Memory:
 
     @classmethod
     def concatenate(cls, parts: Sequence[Memory]) -> Memory:
-        """Return one memory with the rows of several, in order."""
         states = zip(*(part.states for part in parts), strict=True)
         return cls(tuple(torch.cat(layer) for layer in states), torch.cat([part.length for part in parts]))
 
     def forget(self, fresh_B: Tensor) -> Memory:
-        """Return the memory without the rows that begin a new text (`fresh_B`, bool)."""
+        """Return the memory with the rows emptied that begin a new text (`fresh_B`, bool)."""
         return Memory(self.states, self.length.masked_fill(fresh_B, 0))
 
     def append(self, hidden: Sequence[Tensor]) -> Memory:
         """Return the memory after one more segment.
 
-        Args:
-            hidden: for each layer the states `[B, L, D]` that entered it. They are detached: the
-                stop-gradient SG(·) of §3.2. L may be smaller or larger than M.
+        `hidden` holds for each layer the states `[B, L, D]` that entered it. They are detached: the
+        stop-gradient SG(·) of §3.2. L may be smaller or larger than M.
         """
         if len(hidden) != len(self.states):
             raise ValueError(f"the memory holds {len(self.states)} layers, not the {len(hidden)} given")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,7 @@ from txl.model.flex import FusedAttention
 from txl.model.memory import Memory
 from txl.model.positions.base import PositionEncoding
 
-# How attention is computed, by the name of it in the settings.
+# Ways to compute attention, by their names in the settings.
 ATTENTION_BACKENDS: dict[str, Callable[[Tensor, Tensor], Attend]] = {
     "plain": PlainAttention,
     "blocked": BlockedAttention,
@@ -38,12 +39,12 @@ class FeedForward(nn.Sequential):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return what it makes of states `[…, D]`."""
-        inner, _, dropout, outer, last = self  # the ReLU is in `relu_dropout`; its place names the parameters
-        # As a matrix, because `nn.Linear` returns a view of one otherwise, and what is written over a view
-        # is copied on the way back.
+        # `relu_dropout` includes the ReLU, which stays in the list for the names of the parameters.
+        inner, _, dropout, outer, last = self
+        # As a matrix: of anything else `nn.Linear` returns a view, and the backward pass copies a view that
+        # was written over.
         states = x.flatten(end_dim=-2)
-        return last(outer(relu_dropout(inner(states), dropout))).view_as(x)
+        return last(outer(relu_dropout(inner(states), cast(Dropout, dropout)))).view_as(x)
 
 
 class Layer(nn.Module):
@@ -64,7 +65,7 @@ class Layer(nn.Module):
         self.attention_norm = nn.LayerNorm(d_model)
         self.feed_forward = FeedForward(d_model, d_inner, dropout)
         self.feed_forward_norm = nn.LayerNorm(d_model)
-        self.dropout = Dropout(dropout, inplace=True)  # of what attention gave, which nothing else needs
+        self.dropout = Dropout(dropout, inplace=True)  # overwrites the output of attention
         self.pre_norm = pre_norm
 
     def forward(
@@ -77,17 +78,14 @@ class Layer(nn.Module):
         table: Tensor | None,
     ) -> Tensor:
         """Return the states `[B, L, D]` that enter the next layer."""
-        memory_BMD = memory_BMD.to(x_BLD.dtype)
-        attention = (attend, position, layer, table)
-        attended_BLD = self.attention(self.read(x_BLD), self.read(memory_BMD), *attention)
-        return self.completed(x_BLD, attended_BLD)
+        inputs = self.attention_input(x_BLD), self.attention_input(memory_BMD.to(x_BLD.dtype))
+        return self.after_attention(x_BLD, self.attention(*inputs, attend, position, layer, table))
 
-    def read(self, states: Tensor) -> Tensor:
-        """Return what attention reads of states that entered this layer."""
+    def attention_input(self, states: Tensor) -> Tensor:
         return self.attention_norm(states) if self.pre_norm else states
 
-    def completed(self, x_BLD: Tensor, attended_BLD: Tensor) -> Tensor:
-        """Return the states `[B, L, D]` that enter the next layer, from what attention gave."""
+    def after_attention(self, x_BLD: Tensor, attended_BLD: Tensor) -> Tensor:
+        """Return the output of the layer, given its input and the output of its attention."""
         x_BLD = x_BLD + self.dropout(attended_BLD)
         if self.pre_norm:
             return x_BLD + self.feed_forward(self.feed_forward_norm(x_BLD))
@@ -96,26 +94,25 @@ class Layer(nn.Module):
 
 
 class TransformerXL(nn.Module):
-    """A stack of layers that reads a text segment by segment and remembers the segments before.
+    """A stack of layers that reads a text segment by segment and remembers earlier segments.
 
     Args:
-        vocabulary: V, the number of different tokens.
-        position: makes the position encoding for a model of this shape; called with `n_layer`, `n_head`,
-            `d_model`, `d_head` and `dropout`.
+        vocabulary: V, the number of distinct tokens.
+        position: builds the position encoding from `n_layer`, `n_head`, `d_model`, `d_head` and `dropout`.
         n_layer, d_model, n_head, d_head, d_inner: N, D, H, C and the width of the feed-forward networks.
         dropout: after the embedding, the attention, inside and after the feed-forward network, on the
             position table and on the last hidden states (the authors' `dropout`).
         attention_dropout: on the attention probabilities (the authors' `dropatt`).
-        d_embed, cutoffs, div_val, tie_projections: the embedding and softmax, see `TiedEmbedding`.
-        pre_norm: normalize before each part instead of after the residual connection (`pre_lnorm`; as in the
-            authors' code nothing normalizes the last states).
-        init_std: standard deviation of the normal initialization of weights and vectors (`init_std`).
-        projection_init_std: the same of the embedding's projections (`proj_init_std`).
+        d_embed, cutoffs, div_val, tie_projections: see `TiedEmbedding`.
+        pre_norm: normalize the input of attention and feed-forward network instead of the sum after them
+            (`pre_lnorm`; as in the authors' code, the last states are not normalized).
+        init_std: standard deviation of the initial weights and vectors.
+        projection_init_std: the same for the embedding's projections (`proj_init_std`).
 
     Attributes:
-        recompute: keep of each layer what entered it and compute the rest again when going back: less memory
-            for some more time, the same gradients, dropout included.
-        attention: how attention is computed, a key of `ATTENTION_BACKENDS`; all give the same.
+        recompute: save only the input of each layer and recompute the rest in the backward pass: less memory,
+            more time, the same gradients, dropout included.
+        attention: a key of `ATTENTION_BACKENDS`; all give the same result.
 
     Raises:
         ValueError: a size that is not positive, or a dropout outside [0, 1).
@@ -159,10 +156,11 @@ class TransformerXL(nn.Module):
         self.position = position(
             n_layer=n_layer, n_head=n_head, d_model=d_model, d_head=d_head, dropout=dropout
         )
-        self.layers = nn.ModuleList(
+        layers = nn.ModuleList(
             Layer(d_model, n_head, d_head, d_inner, dropout, attention_dropout, pre_norm)
             for _ in range(n_layer)
         )
+        self.layers = cast(Sequence[Layer], layers)
         self.dropout = Dropout(dropout)
         self.reset_parameters(init_std, projection_init_std)
 
@@ -180,7 +178,7 @@ class TransformerXL(nn.Module):
                 nn.init.normal_(parameter, 0.0, projection_std if "projections" in name else std)
 
     def empty_memory(self, rows: int, slots: int) -> Memory:
-        """Return a memory of `slots` slots for each of `rows` rows, none of them real, where the model is."""
+        """Return an empty memory on the device of the model."""
         weight = self.embedding.bias
         return Memory.empty(self.n_layer, rows, slots, self.d_model, weight.device, weight.dtype)
 
@@ -195,18 +193,17 @@ class TransformerXL(nn.Module):
 
         Args:
             tokens_BL: int64, the next L tokens of each row.
-            memory: what is remembered of each row. It is not changed.
-            attention_length: how many keys a query may see, itself included; `None` for the whole memory and
-                all of the segment before it.
-            remember: how many of the L states the memory takes, from the first; `None` for all. Where the
-                next segment begins inside this one (half loss), those before its beginning.
+            memory: not changed.
+            attention_length: how many keys a query may see, its own included; `None` for no limit.
+            remember: how many of the L states, from the first, enter the memory; `None` for all. Fewer where
+                the next segment overlaps with this one (half loss).
 
         Returns:
             The last hidden states `[B, L, D]`, for `embedding.scores` or `embedding.log_probabilities`, and
             the memory after this segment.
 
         Raises:
-            ValueError: the memory belongs to another number of rows.
+            ValueError: the memory has a different number of rows.
         """
         rows, length = tokens_BL.shape
         if memory.rows != rows:

@@ -167,7 +167,6 @@ def scores_by_key(by_distance: Tensor, key_length: int) -> Tensor:
 
 
 def check_clamp(clamp_length: int | None) -> None:
-    """Raise ValueError unless `clamp_length` is positive or `None`."""
     if clamp_length is not None and clamp_length < 1:
         raise ValueError(f"clamp_length must be positive or null, not {clamp_length}")
 

@@ -16,7 +16,7 @@ class T5Position(PositionEncoding):
     All layers share the learned biases (`numbers`), as in T5.
 
     Args:
-        buckets: the number of buckets.
+        buckets: their number.
         max_distance: distances from this one on share the last bucket.
     """
 
