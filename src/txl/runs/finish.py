@@ -67,7 +67,8 @@ def finish(
 
 def use_best_weights(module: LanguageModel, valid: Streams, trainer: pl.Trainer, run: RunDirectory) -> None:
     """Validate the last weights, and load those of `best.ckpt` if they score better."""
-    checkpoints = next(callback for callback in trainer.callbacks if isinstance(callback, Checkpoints))
+    callbacks: list[pl.Callback] = getattr(trainer, "callbacks")  # noqa: B009  Lightning does not declare it
+    checkpoints = next(callback for callback in callbacks if isinstance(callback, Checkpoints))
     if module.validated_at != trainer.global_step or not module.scores.count:
         trainer.validate(module, valid, verbose=False)
     path = run.checkpoints / BEST

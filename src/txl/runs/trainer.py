@@ -74,7 +74,7 @@ def trainer(
         devices=environment.devices(settings),
         num_nodes=settings.num_nodes,
         plugins=[files, environment.environment()],
-        precision=precision,
+        precision=precision,  # type: ignore[arg-type]  # one of Lightning's literals
         max_steps=settings.max_steps,
         max_epochs=-1,
         gradient_clip_val=settings.gradient_clip,
@@ -96,7 +96,7 @@ def trainer(
     )
     # Lightning's signal handlers would run before ours, and they communicate with the other processes at any
     # moment, in the middle of other collective operations.
-    built._signal_connector.register_signal_handlers = lambda: None
+    built._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
     if settings.compile:
         module.model.compile(dynamic=False)
     log.info("device: %s, precision %s (%s)", device_name(built.strategy.root_device), precision, reason)
