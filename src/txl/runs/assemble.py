@@ -19,7 +19,7 @@ from txl.launch import environment
 from txl.launch.lifeline import hold_lifeline
 from txl.model.cost import parameter_counts
 from txl.runs.directory import RunDirectory
-from txl.runs.trainer import trainer as trainer
+from txl.runs.trainer import trainer as trainer  # `train.py` takes all of its parts from here
 from txl.settings.components import component
 from txl.settings.errors import ConfigError
 from txl.settings.schema import Config, EvaluationSettings, ReadingSettings, check, check_lengths
@@ -29,7 +29,7 @@ from txl.training.network import check_positions, network
 
 log = logging.getLogger(__name__)
 
-# Lightning 2.6 uses an interface of torch's pytree that torch 2.13 deprecates; no user can change that.
+# Lightning 2.6 uses an interface of torch's pytree that torch 2.13 deprecates; users cannot change that.
 warnings.filterwarnings("ignore", message=r".*isinstance\(treespec, LeafSpec\)")
 
 
@@ -97,7 +97,7 @@ def module(config: Config, corpus: Corpus, run: RunDirectory) -> LanguageModel:
         "vocabulary": {"unit": corpus.unit, "lines": corpus.vocabulary.lines()},
     }
     optimizer, schedule = component(config.optimizer, "optimizer"), component(config.schedule, "schedule")
-    try:  # report settings that it refuses before training begins
+    try:  # report settings that the optimizer rejects before training starts
         optimizer(parameters=[torch.nn.Parameter(torch.zeros(1))])
     except ValueError as error:
         raise ConfigError(f"optimizer: {error}") from error

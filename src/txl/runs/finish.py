@@ -1,4 +1,4 @@
-"""After training: scores of both splits with the best weights, a sample, the figure and the table."""
+"""After training: scores both splits with the best weights, writes a sample, prints figure and table."""
 
 from __future__ import annotations
 
@@ -46,13 +46,12 @@ def finish(
     if not trainer.is_global_zero:
         return
     if corpus.unit in ("byte", "char"):
-        text = corpus.vocabulary.decode(corpus.tokens["test"])
-        run.record(compressors=compressed_bits(text, len(corpus.tokens["test"])))
-    if not isinstance(trainer.strategy, FSDPStrategy):  # which leaves no process with the whole model
-        prompt, written = write_sample(config, module, corpus)
-        (run.directory / "sample.txt").write_text(
-            f"{prompt}\n\n=== the model goes on ===\n\n{written}\n", "utf-8"
-        )
+        test = corpus.tokens["test"]
+        run.record(compressors=compressed_bits(corpus.vocabulary.decode(test), len(test)))
+    if not isinstance(trainer.strategy, FSDPStrategy):  # with FSDP no process has the whole model
+        prompt, written = sample(config, module, corpus)
+        text = f"{prompt}\n\n=== the model goes on ===\n\n{written}\n"
+        (run.directory / "sample.txt").write_text(text, "utf-8")
         console.print(Text(f"\n{prompt}", "dim") + Text(written, "bold"))
     figure = draw_learning_curve(run.directory)
     console.print()
@@ -67,8 +66,8 @@ def finish(
 
 def use_best_weights(module: LanguageModel, valid: Streams, trainer: pl.Trainer, run: RunDirectory) -> None:
     """Validate the last weights, and load those of `best.ckpt` if they score better."""
-    callbacks: list[pl.Callback] = getattr(trainer, "callbacks")  # noqa: B009  Lightning does not declare it
-    checkpoints = next(callback for callback in callbacks if isinstance(callback, Checkpoints))
+    checkpoints = next(each for each in trainer.callbacks if isinstance(each, Checkpoints))  # type:
+    ignore[attr-defined]
     if module.validated_at != trainer.global_step or not module.scores.count:
         trainer.validate(module, valid, verbose=False)
     path = run.checkpoints / BEST
@@ -78,11 +77,10 @@ def use_best_weights(module: LanguageModel, valid: Streams, trainer: pl.Trainer,
         return
     checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     log.info("the weights of step %d were better on valid and are used", checkpoint["global_step"])
-    if isinstance(trainer.strategy, FSDPStrategy):  # it alone can distribute the weights
-        trainer.validate(module, valid, ckpt_path=path, verbose=False)
-        return
-    module.load_state_dict(checkpoint["state_dict"])
-    trainer.validate(module, valid, verbose=False)
+    sharded = isinstance(trainer.strategy, FSDPStrategy)  # only the strategy can distribute the weights
+    if not sharded:
+        module.load_state_dict(checkpoint["state_dict"])
+    trainer.validate(module, valid, ckpt_path=path if sharded else None, verbose=False)
 
 
 def score_attention_lengths(
@@ -94,7 +92,7 @@ def score_attention_lengths(
         reading = config.evaluation.at(length)
         streams = attention_streams(config, corpus, reading)
         start = time.monotonic()
-        # Eagerly: the model would be compiled anew for the shapes of each length.
+        # Eagerly, as the model would be compiled anew for the shapes of each length.
         with module.reading(reading), torch.compiler.set_stance("force_eager"):
             trainer.test(module, streams, verbose=False)
         score = score_entry(module.scores, corpus.unit, reading) | {"seconds": time.monotonic() - start}
@@ -103,13 +101,13 @@ def score_attention_lengths(
         log.info("attention length %d: %.4f nats a token on valid", length, score["loss"])
 
 
-def write_sample(config: Config, module: LanguageModel, corpus: Corpus) -> tuple[str, str]:
+def sample(config: Config, module: LanguageModel, corpus: Corpus) -> tuple[str, str]:
     """Return a prompt from the test text and the continuation that the model generates."""
     settings = config.sample
     model = module.model.eval()
     device = model.embedding.bias.device
     prompt = torch.from_numpy(corpus.tokens["test"][: settings.prompt_tokens].astype("int64")).to(device)
-    written = generate(
+    stream = generate(
         model,
         prompt[None],
         model.empty_memory(1, config.evaluation.longest_attention - 1),
@@ -118,8 +116,8 @@ def write_sample(config: Config, module: LanguageModel, corpus: Corpus) -> tuple
         settings.top_k,
         torch.Generator(device).manual_seed(config.seed),
     )
-    # Eagerly: the model would be compiled for each of many small shapes.
+    # Eagerly, as the model would be compiled for each of many small shapes.
     with module.clamped(), torch.compiler.set_stance("force_eager"):
-        ids = [int(token) for token in itertools.islice(written, settings.tokens)]
+        ids = [int(token) for token in itertools.islice(stream, settings.tokens)]
     decode = corpus.vocabulary.decode
     return decode(prompt.tolist()).decode(errors="replace"), decode(ids).decode(errors="replace")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import pytorch_lightning as pl
 from pytorch_lightning.strategies import DDPStrategy, FSDPStrategy, Strategy
@@ -29,9 +30,10 @@ log = logging.getLogger(__name__)
 def trainer(
     config: Config, module: LanguageModel, corpus: Corpus, streams: dict[str, Streams], run: RunDirectory
 ) -> pl.Trainer:
-    """Return Lightning's trainer with our callbacks; the streams alone decide the order of the data."""
+    """Return the trainer; the streams, not Lightning, determine the order of the data."""
     retain_freed_pages()
     settings = config.trainer
+    precision: Any
     precision, reason = resolve_precision(settings.precision, settings.accelerator)
     world = environment.world_size(settings)
     flops = flops_per_target(training_flops_per_token, module.model, config.training, world)
@@ -58,15 +60,8 @@ def trainer(
     )
     trace = [Trace(run.directory / "trace.json", settings.profile_steps)] if settings.profile_steps else []
     files = WholeFiles()
-    checkpoints = Checkpoints(
-        run.checkpoints,
-        settings.checkpoint_every,
-        settings.validate_every,
-        settings.keep_every,
-        streams["train"],
-        config.seed,
-        files,
-    )
+    every = (settings.checkpoint_every, settings.validate_every, settings.keep_every)
+    checkpoints = Checkpoints(run.checkpoints, *every, streams["train"], config.seed, files)
     run.interruption.save = checkpoints.save
     built = pl.Trainer(
         accelerator=settings.accelerator,
@@ -94,9 +89,10 @@ def trainer(
         enable_model_summary=False,
         enable_checkpointing=False,  # our callback saves exact checkpoints
     )
-    # Lightning's signal handlers would run before ours, and they communicate with the other processes at any
-    # moment, in the middle of other collective operations.
-    built._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
+    # Lightning's signal handlers would run before ours, and would communicate with the other processes in the
+    # middle of other collective operations.
+    connector: Any = built._signal_connector
+    connector.register_signal_handlers = lambda: None
     if settings.compile:
         module.model.compile(dynamic=False)
     log.info("device: %s, precision %s (%s)", device_name(built.strategy.root_device), precision, reason)
