@@ -230,7 +230,7 @@ def _about(sweep: Sweep, found: Found) -> list[str]:
 def _mixed(rows: list[Row]) -> list[str]:
     lines = []
     for row in rows:
-        if keys := differing([run.results for run in row.completed]):
+        if keys := differing(row.results):
             lines.append(f"{row.name}: its seeds were not run with the same settings: {', '.join(keys)}.")
     if len({frozenset(texts(row)) for row in rows}) > 1:
         lines.append("Not all rows read the same text; no difference is taken between those that did not.")

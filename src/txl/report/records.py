@@ -1,4 +1,4 @@
-"""What a report is made of: a sweep, its rows, their runs and the figures of its evaluations."""
+"""The data behind a report: a sweep, its rows, their runs and the figures of its evaluations."""
 
 from __future__ import annotations
 
@@ -14,19 +14,17 @@ class RunRecord:
     """One job: a row with a seed.
 
     Attributes:
-        seed: of the run; `None` if nobody knows it.
-        directory: of the run.
-        overrides: what was asked for.
-        results: its results; `None` if there are none.
-        status: completed, failed, interrupted, missing (no results.json) or unreadable.
-        error: one line, if it is not completed.
-        evaluation: why what was to be measured of it then was not.
+        seed: `None` if unknown.
+        results: empty if there are none.
+        status: completed, running, failed, interrupted, missing (no results.json) or unreadable.
+        error: one line, unless completed.
+        evaluation: why an evaluation of the run gave no result.
     """
 
     seed: int | None
     directory: Path
     overrides: list[str]
-    results: dict[str, Any] | None
+    results: dict[str, Any]
     status: str
     error: str | None
     evaluation: str | None = None
@@ -37,13 +35,13 @@ class Row:
     """A line of the table.
 
     Attributes:
-        name: by which the rows of several sweeps are one.
-        label: for people.
-        cells: what distinguishes it, by column.
+        name: identifies the row across sweeps.
+        label: shown to readers.
+        cells: what distinguishes the row, by column.
         published: the paper's numbers, by measure.
-        same_run: the row whose runs these numbers are further ones of.
-        attention_length: at which they are, where it is another one.
-        ours: whether it is a row to be run here, and not one of another system.
+        same_run: the row whose runs this row takes further numbers from.
+        attention_length: of those numbers, if it is not that of the other row.
+        ours: whether the row is run here; others are published numbers of another system.
         runs: sorted by seed.
     """
 
@@ -58,12 +56,11 @@ class Row:
 
     @property
     def completed(self) -> list[RunRecord]:
-        """The runs that came to their end."""
         return [run for run in self.runs if run.status == "completed"]
 
     @property
     def results(self) -> list[dict[str, Any]]:
-        """The results of these; of further numbers of a run those at their attention length."""
+        """The results of completed runs, reduced to the row's attention length if it has one."""
         results = [run.results for run in self.completed]
         if self.attention_length is None:
             return results
@@ -75,9 +72,9 @@ class EvaluationFigures:
     """One evaluation of a sweep.
 
     Attributes:
-        title: the verb and its models, for people.
-        place: its directory in that of the sweep.
-        figures: PNG files to be shown.
+        title: the verb and its models.
+        place: its directory within that of the sweep.
+        figures: PNG files to show.
     """
 
     title: str
@@ -87,8 +84,6 @@ class EvaluationFigures:
 
 @dataclass
 class Sweep:
-    """A table before it is printed: what it is about, its columns, measures and rows."""
-
     name: str
     scale: str | None
     title: str
@@ -103,5 +98,5 @@ class Sweep:
 
     @property
     def reference(self) -> Row | None:
-        """The first row that is run here: the one others are compared with."""
+        """The row that others are compared with: the first one with runs."""
         return next((row for row in self.rows if row.runs), None)

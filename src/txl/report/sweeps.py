@@ -1,11 +1,12 @@
-"""Reading sweeps: the rows of a table and the runs of each, from one or several directories.
+"""Reads sweeps: the rows of a table and the runs of each, from one or several directories.
 
-Of a sweep directory `sweep.json` is read and of each run `results.json`; nothing else is needed.
+Needs only the `sweep.json` of a sweep directory and the `results.json` of each run.
 """
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,36 +16,36 @@ from txl.report.records import Row, RunRecord, Sweep
 from txl.report.settings import comparable
 
 SCHEMA = 1
-MEASURES = ["valid", "test", "parameters", "tokens_per_second", "peak_memory"]  # of runs without a definition
-OF_ATTENTION = ["init", "best", "attention_length"]  # where several attention lengths were tried
+MEASURES = ["valid", "test", "parameters", "tokens_per_second", "peak_memory"]  # without a definition
+ATTENTION_MEASURES = ["init", "best", "attention_length"]  # if several attention lengths were tried
 # Overrides that do not distinguish rows.
 NO_SETTING = ("seed=", "hydra.", "hydra/", "name=", "logger", "data.path=", "data.cache=")
 
 
 def read_sweeps(directories: list[Path]) -> Sweep:
-    """Return what several directories hold together.
+    """Merge the sweeps of several directories.
 
     Args:
         directories: of sweeps, of runs, or folders with runs below them.
 
     Raises:
-        ValueError: a directory holds neither, a file is damaged, the sweeps are of different tables, or two
-            runs of the same row and seed differ in what they measured.
+        ValueError: a directory holds neither, a file is damaged, the sweeps belong to different tables, or two
+            runs of the same row and seed have different results.
     """
     sweeps = [_read(Path(directory)) for directory in directories]
     definitions = [sweep for sweep, defined in sweeps if defined]
     for other in definitions[1:]:
         first = definitions[0]
         if (other.name, other.scale) != (first.name, first.scale):
-            both = f"{_called(first)} and of {_called(other)}"
+            both = f"{_full_name(first)} and of {_full_name(other)}"
             raise ValueError(f"sweeps of {both} are not one table; report each on its own")
         if _definition(other) != _definition(first):
             raise ValueError(
-                f"the sweeps of {_called(first)} differ in its rows, columns or published numbers; "
+                f"the sweeps of {_full_name(first)} differ in its rows, columns or published numbers; "
                 "run them with the same version of the table"
             )
     if definitions and len(definitions) < len(sweeps):
-        raise ValueError(f"a sweep of {_called(definitions[0])} and runs of no table are not one table")
+        raise ValueError(f"a sweep of {_full_name(definitions[0])} and runs of no table are not one table")
     merged = sweeps[0][0]
     for other, _ in sweeps[1:]:
         merged.name = merged.name if other.name == merged.name else f"{merged.name}, {other.name}"
@@ -58,15 +59,15 @@ def read_sweeps(directories: list[Path]) -> Sweep:
             else:
                 merged.rows.append(row)
     for row in merged.rows:
-        row.runs = _one_a_seed(row, merged.notes)
+        row.runs = _one_run_per_seed(row, merged.notes)
     if not definitions:
         merged.title = f"Runs on {merged.name}"
         _label(merged.rows)
-    _same_runs(merged.rows)
+    _share_runs(merged.rows)
     return merged
 
 
-def _called(sweep: Sweep) -> str:
+def _full_name(sweep: Sweep) -> str:
     return f"{sweep.name} (scale {sweep.scale})" if sweep.scale else sweep.name
 
 
@@ -76,7 +77,7 @@ def _definition(sweep: Sweep) -> list:
 
 
 def _read(directory: Path) -> tuple[Sweep, bool]:
-    """Return the sweep of a directory, and whether it has a definition of a table."""
+    """Return the sweep of a directory, and whether a table defines it."""
     if (directory / "sweep.json").exists():
         return _read_sweep(directory)
     if not directory.is_dir():
@@ -90,44 +91,44 @@ def _read(directory: Path) -> tuple[Sweep, bool]:
 def _read_sweep(directory: Path) -> tuple[Sweep, bool]:
     path = directory / "sweep.json"
     try:
-        described = json.loads(path.read_text("utf-8"))
-        schema = described["schema"]
-        jobs = [
-            (job["row"], _read_run(directory / job["directory"], job["seed"], job["overrides"]))
-            for job in (described["jobs"] if schema == SCHEMA else [])
-        ]
-        evaluations, notes, measured = [], [], None
+        description = json.loads(path.read_text("utf-8"))
+        schema = description["schema"]
         if schema == SCHEMA:
-            runs = {job["directory"]: run for job, (_, run) in zip(described["jobs"], jobs, strict=True)}
-            evaluations, notes = read_evaluations(directory, described, runs)
-            measured = measured_without_runs(directory, described)
-        table = described.get("table")
-        sweep = None if schema != SCHEMA else _from_table(described, table) if table else _plain(described)
+            jobs = description["jobs"]
+            runs = {
+                job["directory"]: _read_run(directory / job["directory"], job["seed"], job["overrides"])
+                for job in jobs
+            }
+            evaluations, notes = read_evaluations(directory, description, runs)
+            measured = measured_without_runs(directory, description)
+            table = description.get("table")
+            sweep = _from_table(description, table or {"rows": {}, "measures": []})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         what = f"it has no {error}" if isinstance(error, KeyError) else str(error)
         raise ValueError(f"{path} is damaged ({what}); the sweep's command writes it anew") from error
-    if sweep is None:
+    if schema != SCHEMA:
         raise ValueError(f"{path} has schema {schema}, this version reads {SCHEMA}")
     rows = {row.name: row for row in sweep.rows}
-    for name, run in jobs:
+    for job in jobs:
+        name = job["row"]
         if name not in rows:
             if table:
                 raise ValueError(f"{path} has a job of row {name!r}, which its table does not have")
             rows[name] = Row(name, name)
             sweep.rows.append(rows[name])
-        rows[name].runs.append(run)
+        rows[name].runs.append(runs[job["directory"]])
     sweep.evaluations, sweep.notes = evaluations, notes
     for row in sweep.rows:
         if measured and row.attention_length is not None and not row.same_run:
-            row.runs.append(RunRecord(None, *measured))
+            row.runs.append(replace(measured))
     if not table:
-        sweep.measures = _plain_measures([run for _, run in jobs])
+        sweep.measures = _plain_measures(list(runs.values()))
     return sweep, bool(table)
 
 
-def _from_table(described: dict, table: dict) -> Sweep:
-    scale = described.get("scale")
-    note = table.get("note") or at(table, "scales", scale, "note")
+def _from_table(description: dict[str, Any], table: dict[str, Any]) -> Sweep:
+    scale = description.get("scale")
+    note = table.get("note") or at(table, "scales", str(scale), "note")
     rows = [
         Row(
             name,
@@ -141,9 +142,9 @@ def _from_table(described: dict, table: dict) -> Sweep:
         for name, row in table["rows"].items()
     ]
     return Sweep(
-        described["name"],
+        description["name"],
         scale,
-        table.get("title") or described["name"],
+        table.get("title") or description["name"],
         table.get("source"),
         table.get("published_on"),
         note,
@@ -153,13 +154,9 @@ def _from_table(described: dict, table: dict) -> Sweep:
     )
 
 
-def _plain(described: dict) -> Sweep:
-    return Sweep(described["name"], described.get("scale"), "", None, None, None, {}, [], [])
-
-
 def _plain_measures(runs: list[RunRecord]) -> list[str]:
     tried = any(at(run.results, "attention") for run in runs)
-    return MEASURES[:2] + OF_ATTENTION * tried + MEASURES[2:]
+    return MEASURES[:2] + ATTENTION_MEASURES * tried + MEASURES[2:]
 
 
 def _read_run(directory: Path, seed: int | None, overrides: list[str]) -> RunRecord:
@@ -168,13 +165,13 @@ def _read_run(directory: Path, seed: int | None, overrides: list[str]) -> RunRec
         results = json.loads(path.read_text("utf-8"))
         status, error = results["status"], results.get("error")
     except FileNotFoundError:
-        return RunRecord(seed, directory, overrides, None, "missing", "it has no results yet")
+        return RunRecord(seed, directory, overrides, {}, "missing", "it has no results yet")
     except (ValueError, KeyError, TypeError):
-        return RunRecord(seed, directory, overrides, None, "unreadable", "its results.json is damaged")
+        return RunRecord(seed, directory, overrides, {}, "unreadable", "its results.json is damaged")
     schema = results.get("schema")
     if schema != SCHEMA or status not in ("running", "completed", "failed", "interrupted"):
         problem = f"its results.json has schema {schema} and status {status}, this version reads {SCHEMA}"
-        return RunRecord(seed, directory, overrides, None, "unreadable", problem)
+        return RunRecord(seed, directory, overrides, {}, "unreadable", problem)
     error = None if status == "completed" else one_line(error)
     return RunRecord(
         results.get("seed") if seed is None else seed, directory, overrides, results, status, error
@@ -182,19 +179,19 @@ def _read_run(directory: Path, seed: int | None, overrides: list[str]) -> RunRec
 
 
 def one_line(error: Any, most: int = 160) -> str:
-    """Return an error as one line of at most so many characters."""
+    """Return an error as one line of at most `most` characters."""
     line = " ".join(str(error or "no reason given").split())
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
 def _gather(directories: list[Path]) -> Sweep:
-    """Make a sweep of runs that belong to none: those with the same settings but for the seed are a row."""
+    """Make a sweep of runs outside any sweep: runs that differ only in their seed form a row."""
     rows: dict[str, Row] = {}
     names: list[str] = []
     runs = [_read_run(directory, None, []) for directory in directories]
     for run in runs:
         run.overrides = list(at(run.results, "overrides") or [])
-        key = json.dumps(comparable(run.results or {}) or _words(run), sort_keys=True)
+        key = json.dumps(comparable(run.results) or _words(run), sort_keys=True)
         rows.setdefault(key, Row(key, at(run.results, "name") or "?")).runs.append(run)
         names.append(str(at(run.results, "name") or "?"))
     name = ", ".join(dict.fromkeys(names))
@@ -206,7 +203,7 @@ def _words(run: RunRecord) -> list[str]:
 
 
 def _label(rows: list[Row]) -> None:
-    """Call each row what distinguishes it: the overrides that not all rows share."""
+    """Name each row by the overrides that not all rows share."""
     words = [_words(row.runs[0]) if row.runs else [] for row in rows]
     common = set(words[0]).intersection(*words[1:]) if words else set()
     taken: dict[str, int] = {}
@@ -217,14 +214,14 @@ def _label(rows: list[Row]) -> None:
         row.name = row.label = label if taken[label] == 1 else f"{label} ({taken[label]})"
 
 
-def _one_a_seed(row: Row, notes: list[str]) -> list[RunRecord]:
-    """Return one run a seed: the completed one, where a seed stands in several directories."""
+def _one_run_per_seed(row: Row, notes: list[str]) -> list[RunRecord]:
+    """Return one run for each seed; the most complete one, if several directories have the seed."""
     kept: dict[int | None, RunRecord] = {}
     for run in row.runs:
         other = kept.setdefault(run.seed, run)
         if other is run:
             continue
-        if other.status == run.status == "completed" and _measured(other) != _measured(run):
+        if other.status == run.status == "completed" and _fingerprint(other) != _fingerprint(run):
             raise ValueError(
                 f"row {row.name}, seed {run.seed} has different results in {other.directory} and in "
                 f"{run.directory}; leave one out, or run one with another seed"
@@ -232,7 +229,9 @@ def _one_a_seed(row: Row, notes: list[str]) -> list[RunRecord]:
         better, worse = (run, other) if _rank(run) > _rank(other) else (other, run)
         kept[run.seed] = better
         if _rank(better) > _rank(worse) > 0:
-            notes.append(f"{row.name}, seed {run.seed}: a run that {_went(worse)} is replaced by another")
+            notes.append(
+                f"{row.name}, seed {run.seed}: a run that {_describe_status(worse)} is replaced by another"
+            )
     return sorted(kept.values(), key=lambda run: (run.seed is None, run.seed or 0))
 
 
@@ -240,13 +239,13 @@ def _rank(run: RunRecord) -> int:
     return ["missing", "unreadable", "interrupted", "failed", "completed"].index(run.status)
 
 
-def _went(run: RunRecord) -> str:
+def _describe_status(run: RunRecord) -> str:
     return {"interrupted": "was interrupted", "unreadable": "cannot be read"}.get(run.status, run.status)
 
 
-def _measured(run: RunRecord) -> list:
-    """Return what a run measured and does not depend on how fast it was."""
-    results = run.results or {}
+def _fingerprint(run: RunRecord) -> list[Any]:
+    """Return the results of a run that do not depend on its speed."""
+    results = run.results
     scores = [(entry.get("attention_length"), entry.get("loss")) for entry in results.get("attention") or []]
     losses = [at(results, split, "loss") for split in ("valid", "test")]
     read = [
@@ -257,7 +256,7 @@ def _measured(run: RunRecord) -> list:
     return [*losses, *scores, *read]
 
 
-def _same_runs(rows: list[Row]) -> None:
+def _share_runs(rows: list[Row]) -> None:
     by_name = {row.name: row for row in rows}
     for row in rows:
         if row.same_run and not row.runs:

@@ -47,15 +47,14 @@ def figures(sweep: Sweep, metric: Metric) -> dict[str, Any]:
 def _runs(row: Row, metric: Metric) -> list[dict[str, Any]]:
     found = []
     for run in row.runs:
-        results = run.results or {}
         found.append(
             {
                 "seed": run.seed,
                 "status": run.status,
-                "trained": trained_attention(results),
+                "trained": trained_attention(run.results),
                 "curve": _curve(run, metric),
-                "attention": _points(attention_scores(results, metric)),
-                "cost": _points(_costs(results)),
+                "attention": _points(attention_scores(run.results, metric)),
+                "cost": _points(_costs(run.results)),
             }
         )
     return found
