@@ -83,7 +83,7 @@ def test_what_is_no_such_model_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"lacks parameters of the model: transformer\.h\.2"):
         CausalModel(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(config | {"model_type": "vit"}))
-    with pytest.raises(ValueError, match="transformers makes no causal model of it"):
+    with pytest.raises(ValueError, match="transformers cannot load it as a causal language model"):
         CausalModel(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "model.safetensors").unlink()

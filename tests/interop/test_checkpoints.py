@@ -123,7 +123,7 @@ def test_a_model_that_is_not_as_described_is_not_written(tmp_path):
         ("model", {"n_layer": 3}, r"missing: layers\.2\.attention\.key_value\.weight"),
         ("model", {"d_inner": 21}, r"feed_forward\.0\.weight has the shape \[20, 12\], the model's has \[21"),
         ("model", {"widht": 3}, "widht"),
-        ("position", {"_target_": "txl.model.AlibiPosition"}, r"not known: position\.distance_keys"),
+        ("position", {"_target_": "txl.model.AlibiPosition"}, r"unknown: position\.distance_keys"),
         ("position", {"_target_": "somewhere.Position"}, "somewhere.Position is not a class of txl.model"),
     ]:
         wrong = description | {part: description[part] | changes}
@@ -168,10 +168,10 @@ def rewritten(folder, change):
 
 @pytest.mark.parametrize(("change", "expected"), [
     (lambda t, d: t.pop("position.u"), "missing: position.u$"),
-    (lambda t, d: t.update(extra=torch.zeros(1)), "not known: extra$"),
+    (lambda t, d: t.update(extra=torch.zeros(1)), "unknown: extra$"),
     (lambda t, d: t.update({"position.u": torch.zeros(3)}), r"position\.u has the shape \[3\], the model's"),
     (lambda t, d: t.update({"position.u": t["position.u"].half()}), "of one floating type"),
-    (lambda t, d: d.pop("position"), "parts model, position and perhaps reading, vocabulary, data, not"),
+    (lambda t, d: d.pop("position"), "parts model, position and optionally reading, vocabulary, data, not"),
     (lambda t, d: d["model"].update(n_layer="two"), "does not fit its class"),
     (lambda t, d: d["model"].update(n_head=0), "n_head must be positive"),
     (lambda t, d: d.update(model=3), "model: expected arguments and a _target_"),
@@ -326,8 +326,8 @@ def test_a_class_of_ones_own_needs_trust(tmp_path):
 
 @pytest.mark.parametrize(("change", "expected"), [
     (lambda c: c["state_dict"].pop("model.position.u"), "missing: position.u$"),
-    (lambda c: c["state_dict"].update({"model.x": torch.zeros(1)}), "not known: x$"),
-    (lambda c: c["state_dict"].update({"x": torch.zeros(1)}), "not known: x$"),
+    (lambda c: c["state_dict"].update({"model.x": torch.zeros(1)}), "unknown: x$"),
+    (lambda c: c["state_dict"].update({"x": torch.zeros(1)}), "unknown: x$"),
     (lambda c: c["state_dict"].update({"model.position.u": torch.zeros(3)}), r"has the shape \[3\]"),
     (lambda c: c["txl"]["vocabulary"]["lines"].append("more"), r"has the shape \[13"),
     (lambda c: c.pop("txl"), "is a checkpoint, but not of a run of txl: it lacks 'txl'"),

@@ -199,7 +199,7 @@ def test_shared_parameters_that_differ_are_refused(tmp_path, name, twin):
 def test_a_parameter_too_many_is_refused(tmp_path):
     folder = saved(tmp_path, theirs())
     rewrite(folder, lambda tensors: tensors.update({"transformer.extra.weight": torch.zeros(2)}))
-    with pytest.raises(NamesError, match=r"not known: extra.weight"):
+    with pytest.raises(NamesError, match=r"unknown: extra.weight"):
         load_foreign(folder)
 
 

@@ -1,12 +1,12 @@
-"""The authors' names and layouts (github kimiyoung/transformer-xl, `pytorch/mem_transformer.py`).
+"""The authors' parameter names and layouts (github kimiyoung/transformer-xl, `pytorch/mem_transformer.py`).
 
-`from_authors` and `to_authors` are one another's inverse, for parameters and for their gradients alike:
+`from_authors` inverts `to_authors`, which translates parameters and their gradients:
 
     authors                                 here
-    word_emb.emb_layers.i.weight            embedding.weights.i          (crit.out_layers.i.weight: the same)
+    word_emb.emb_layers.i.weight            embedding.weights.i          (also crit.out_layers.i.weight)
     word_emb.emb_projs.i                    embedding.projections.i
     crit.out_projs.i                        embedding.output_projections.i, or tied
-    crit.out_layers.i.bias                  embedding.bias, all parts in one
+    crit.out_layers.i.bias                  embedding.bias, all parts together
     crit.cluster_weight, cluster_bias       embedding.tail_weight, tail_bias, the tails in reverse order
     layers.i.dec_attn.qkv_net.weight        layers.i.attention.query and key_value, stacked
         (attn_type 2, 3: q_net, kv_net)
@@ -43,57 +43,51 @@ LAYER_NAMES = {
 
 
 class NamesError(ValueError):
-    """Parameters that are missing, or that nothing asks for: nothing was loaded."""
+    """Parameters that the model needs are missing, or there are others; nothing was loaded."""
 
     def __init__(self, missing: set[str], unknown: set[str]) -> None:
-        lists = {"missing": missing, "not known": unknown}
-        parts = [f"{what}: {', '.join(sorted(names))}" for what, names in lists.items() if names]
+        lists = {"missing": missing, "unknown": unknown}
+        parts = [f"{kind}: {', '.join(sorted(names))}" for kind, names in lists.items() if names]
         super().__init__("the parameters do not fit the model; " + "; ".join(parts))
 
 
 def to_authors(model: TransformerXL, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return parameters (or gradients) under the authors' names, tied ones under both.
+    """Return parameters (or gradients) under the authors' names, tied ones under both names.
 
-    Args:
-        model: whose they are.
-        tensors: by the names of `model.named_parameters()`.
+    `tensors` has all names of `model.named_parameters()`.
     """
-    given, out = dict(tensors), {}
-    for name, tensor in _embedding_to_authors(model, given).items():
-        out[name] = tensor
+    out, position = _embedding_to_authors(model, tensors), model.position
     for index in range(model.n_layer):
-        ours, theirs = f"layers.{index}.", f"layers.{index}."
-        query, key_value = (given[f"{ours}attention.{part}.weight"] for part in ("query", "key_value"))
-        if isinstance(model.position, (SinusoidalPosition, LearnedPosition)):
-            out[f"{theirs}dec_attn.q_net.weight"] = query
-            out[f"{theirs}dec_attn.kv_net.weight"] = key_value
+        layer = f"layers.{index}."
+        query, key_value = (tensors[f"{layer}attention.{part}.weight"] for part in ("query", "key_value"))
+        if isinstance(position, (SinusoidalPosition, LearnedPosition)):
+            out[f"{layer}dec_attn.q_net.weight"] = query
+            out[f"{layer}dec_attn.kv_net.weight"] = key_value
         else:
-            out[f"{theirs}dec_attn.qkv_net.weight"] = torch.cat([query, key_value])
+            out[f"{layer}dec_attn.qkv_net.weight"] = torch.cat([query, key_value])
         for name, official in LAYER_NAMES.items():
-            out[theirs + official] = given[ours + name]
-    position = {
-        name.removeprefix("position."): t for name, t in given.items() if name.startswith("position.")
-    }
-    if isinstance(model.position, RelativePosition):
+            out[layer + official] = tensors[layer + name]
+    if isinstance(position, RelativePosition):
         for name, official in (("u", "r_w_bias"), ("v", "r_r_bias")):
-            if len(position[name]) == 1:
-                out[official] = position[name][0]
+            vectors = tensors[f"position.{name}"]
+            if len(vectors) == 1:
+                out[official] = vectors[0]
             else:
-                for index, tensor in enumerate(position[name]):
-                    out[f"layers.{index}.dec_attn.{official}"] = tensor
+                out |= {f"layers.{index}.dec_attn.{official}": one for index, one in enumerate(vectors)}
         for index in range(model.n_layer):
-            out[f"layers.{index}.dec_attn.r_net.weight"] = position[f"distance_keys.{index}.weight"]
-    elif isinstance(model.position, ShawPosition):
-        out["r_emb"], out["r_bias"] = position["vectors"].flip(1), position["distance_bias"].flip(1)
-        out["r_w_bias"] = position["u"]
-    elif isinstance(model.position, LearnedPosition):
-        heads = (model.position.n_head, model.position.d_head)
-        out["r_emb"] = position["vectors"].unflatten(-1, heads)
+            out[f"layers.{index}.dec_attn.r_net.weight"] = tensors[f"position.distance_keys.{index}.weight"]
+    elif isinstance(position, ShawPosition):
+        out["r_emb"] = tensors["position.vectors"].flip(1)
+        out["r_bias"] = tensors["position.distance_bias"].flip(1)
+        out["r_w_bias"] = tensors["position.u"]
+    elif isinstance(position, LearnedPosition):
+        out["r_emb"] = tensors["position.vectors"].unflatten(-1, (position.n_head, position.d_head))
     return out
 
 
 def _embedding_to_authors(model: TransformerXL, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    embedding, out = model.embedding, {}
+    embedding = model.embedding
+    out: dict[str, Tensor] = {}
     for index in range(len(embedding.weights)):
         weight = given[f"embedding.weights.{index}"]
         out[f"word_emb.emb_layers.{index}.weight"] = out[f"crit.out_layers.{index}.weight"] = weight
@@ -108,9 +102,8 @@ def _embedding_to_authors(model: TransformerXL, given: Mapping[str, Tensor]) -> 
     if embedding.projections:
         for index in range(len(embedding.parts)):
             shared = index if len(embedding.projections) > 1 else 0
-            own = given.get(f"embedding.output_projections.{index}")
             tied = given[f"embedding.projections.{shared}"]
-            out[f"crit.out_projs.{index}"] = tied if own is None else own
+            out[f"crit.out_projs.{index}"] = given.get(f"embedding.output_projections.{index}", tied)
     if len(embedding.parts) > 1:
         out["crit.cluster_weight"] = given["embedding.tail_weight"].flip(0)
         out["crit.cluster_bias"] = given["embedding.tail_bias"].flip(0)
@@ -118,23 +111,20 @@ def _embedding_to_authors(model: TransformerXL, given: Mapping[str, Tensor]) -> 
 
 
 def from_authors(model: TransformerXL, tensors: Mapping[str, Tensor]) -> None:
-    """Load parameters by the authors' names into a model.
-
-    What is written under the names of `to_authors` is read back: each of the model's parameters is found as
-    the part of the authors' tensors where it would be written.
+    """Load parameters by the authors' names into a model, by inverting `to_authors`.
 
     Raises:
-        NamesError: names that are missing or unknown. Nothing is loaded then.
-        ValueError: a tensor of another shape, or tied parameters that differ. Nothing is loaded then.
+        NamesError: names are missing or unknown. Nothing is loaded.
+        ValueError: a tensor has another shape, or tied parameters differ. Nothing is loaded.
     """
     own = dict(model.named_parameters())
-    # Number every entry of every parameter, and see where to_authors takes the numbers.
+    # Number all entries of all parameters: `to_authors` shows where each number goes.
     numbers, total = {}, 0
     for name, parameter in own.items():
         numbers[name] = torch.arange(total, total + parameter.numel()).view(parameter.shape)
         total += parameter.numel()
     places = to_authors(model, numbers)
-    ignored = {"pos_emb.inv_freq"}  # a constant that some versions of torch save
+    ignored = {"pos_emb.inv_freq"}  # a constant that some versions of their code save
     missing, unknown = places.keys() - tensors.keys(), tensors.keys() - places.keys() - ignored
     if missing or unknown:
         raise NamesError(missing, unknown)

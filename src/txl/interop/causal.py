@@ -1,7 +1,7 @@
 """Any causal language model of Hugging Face's transformers, from a directory of `save_pretrained`.
 
-Only what lies in the directory is read: nothing is fetched, no code that a model brings along is run, and of
-the parameters only `.safetensors`.
+Reads only that directory: downloads nothing, runs no code that comes with the model, and loads parameters from
+`.safetensors` only.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import torch
@@ -18,14 +19,14 @@ from torch import Tensor
 from txl.data import Vocabulary
 from txl.interop.huggingface import read_json
 
-OURS = "transfo-xl"  # the model_type that `load_foreign` turns into one of our models
+OURS = "transfo-xl"  # the model_type that `load_foreign` converts to a `TransformerXL`
 TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.json", "spiece.model")
-ROOM = 2**26  # numbers of which the logits of a forward pass may have some 256 MB
-COMPARED = 10_000  # tokens at the beginning of a text on which a tokenizer is held against a vocabulary
+MAX_LOGITS = 2**26  # per forward pass: 256 MB
+CHECKED_TOKENS = 10_000  # at the beginning of a text, where a tokenizer is compared with a vocabulary
 
 
 def is_foreign(path: Path) -> bool:
-    """Return whether a path is a directory of `save_pretrained` of another model than Transformer-XL."""
+    """Return whether `save_pretrained` of a model other than Transformer-XL wrote this directory."""
     config = Path(path) / "config.json"
     return config.is_file() and read_json(config).get("model_type") != OURS
 
@@ -35,25 +36,19 @@ class CausalModel:
 
     Attributes:
         model: in evaluation mode, in float32, on the CPU.
-        longest: how many positions it was made for; `None` where it does not say.
-        vocabulary_size: how many different tokens.
+        longest: the number of positions that it supports; `None` if its configuration does not say.
+
+    Raises:
+        ModuleNotFoundError: transformers is not installed.
+        ValueError: this is no causal language model of transformers, or parameters are missing.
+        OSError: files are missing.
     """
 
     def __init__(self, path: Path) -> None:
-        """Load a model.
-
-        Args:
-            path: its directory.
-
-        Raises:
-            ModuleNotFoundError: transformers is not installed.
-            ValueError: no causal language model of transformers, or parameters that are missing.
-            OSError: files that are missing.
-        """
         self.path = Path(path)
         transformers = _transformers()
         try:
-            with _as_it_was():
+            with _without_deprecation_warning():
                 self.model, report = transformers.AutoModelForCausalLM.from_pretrained(
                     self.path, local_files_only=True, use_safetensors=True, output_loading_info=True
                 )
@@ -66,7 +61,9 @@ class CausalModel:
             raise
         except (ValueError, KeyError) as error:
             reason = str(error).splitlines()[0]
-            raise ValueError(f"{self.path}: transformers makes no causal model of it: {reason}") from error
+            raise ValueError(
+                f"{self.path}: transformers cannot load it as a causal language model: {reason}"
+            ) from error
         missing = sorted(report["missing_keys"])
         if missing:
             raise ValueError(f"{self.path} lacks parameters of the model: {', '.join(missing[:5])}")
@@ -75,28 +72,26 @@ class CausalModel:
         self.vocabulary_size = self.model.config.vocab_size
 
     def encode(self, text: bytes) -> np.ndarray | None:
-        """Return the ids of a text by the tokenizer beside the model, or `None` where there is none."""
+        """Return the token ids of a text, or `None` if the model comes without a tokenizer."""
         if not any((self.path / name).is_file() for name in TOKENIZERS):
             return None
         transformers = _transformers()
-        with _as_it_was():
+        with _without_deprecation_warning():
             tokenizer = transformers.AutoTokenizer.from_pretrained(self.path, local_files_only=True)
         encoded = tokenizer(text.decode(), add_special_tokens=False, verbose=False)
         return np.array(encoded["input_ids"], dtype=np.int64)
 
     def check_tokens(self, vocabulary: Vocabulary, tokens: np.ndarray) -> None:
-        """Raise ValueError unless its tokens are those of a vocabulary.
+        """Raise ValueError if the tokens of this model differ from those of a text.
 
-        Args:
-            vocabulary: the tokens of the text.
-            tokens: the text, of which the beginning is encoded again where a tokenizer is there.
+        If the model comes with a tokenizer, the beginning of the text is encoded again and compared.
         """
         if self.vocabulary_size != len(vocabulary):
             raise ValueError(
                 f"{self.path} has {self.vocabulary_size:,} tokens, the text's vocabulary {len(vocabulary):,} "
                 f"{vocabulary.unit}s; a group must read the same tokens"
             )
-        text = vocabulary.decode(tokens[:COMPARED].tolist()).decode(errors="ignore").encode()
+        text = vocabulary.decode(tokens[:CHECKED_TOKENS].tolist()).decode(errors="ignore").encode()
         theirs = self.encode(text)
         if theirs is None:
             return
@@ -106,24 +101,24 @@ class CausalModel:
             place = int(differs[0])
             symbol = vocabulary.decode([int(tokens[place])]).decode(errors="replace")
             raise ValueError(
-                f"{self.path}: its tokenizer makes other tokens of the text: number {place} is "
+                f"{self.path}: its tokenizer splits the text into other tokens: number {place} is "
                 f"{theirs[place]}, in the text's vocabulary {int(tokens[place])} ({symbol!r}); a group must "
                 "read the same tokens"
             )
 
     @torch.inference_mode()
     def scores(self, window_BW: Tensor, lengths: Sequence[int]) -> Tensor:
-        """Return the score of the token after the first c of each window, for each c of `lengths`.
+        """Return the negative log-likelihood of the token after the first c of each window, in nats.
 
         Args:
-            window_BW: int64, `max(lengths) + 1` tokens a row.
-            lengths: how many tokens are the context.
+            window_BW: int64, `max(lengths) + 1` tokens per row.
+            lengths: the J values of c, the length of the context.
 
         Returns:
-            `[B, J]`, in nats, on the CPU.
+            `[B, J]`, on the CPU.
         """
         after = torch.tensor(lengths, device=self.model.device)
-        rows = max(1, ROOM // (window_BW.shape[1] * self.vocabulary_size))
+        rows = max(1, MAX_LOGITS // (window_BW.shape[1] * self.vocabulary_size))
         scores = []
         for part_BW in window_BW.to(self.model.device).split(rows):
             logits_BLV = self.model(input_ids=part_BW[:, :-1], use_cache=False).logits
@@ -132,9 +127,9 @@ class CausalModel:
         return torch.cat(scores).cpu()
 
 
-def _transformers():
+def _transformers() -> ModuleType:
     try:
-        with _as_it_was():
+        with _without_deprecation_warning():
             import transformers
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
@@ -146,9 +141,8 @@ def _transformers():
 
 
 @contextmanager
-def _as_it_was() -> Iterator[None]:
-    """Import parts of transformers without a warning that says nothing to whoever reads it."""
+def _without_deprecation_warning() -> Iterator[None]:
     with warnings.catch_warnings():
-        # transformers 4.35 registers its classes of outputs by a name that torch has renamed since.
+        # transformers 4.35 registers its output classes by a function that torch has renamed since.
         warnings.filterwarnings("ignore", ".*_register_pytree_node. is deprecated", FutureWarning)
         yield

@@ -1,4 +1,4 @@
-"""What it takes to build a model, in this package's terms: plain values that fit into JSON.
+"""The description of a model: all that is needed to build it, in plain values that JSON can represent.
 
     {"model": {"_target_": "txl.model.TransformerXL", "vocabulary": 27, "n_layer": 2, …},
      "position": {"_target_": "txl.model.RelativePosition", "key_length": 32, "clamp_length": null, …},
@@ -6,11 +6,10 @@
      "vocabulary": {"unit": "char", "lines": ["U+0020", …]},
      "data": {"sha256": "…", "settings": {"_target_": "txl.data.text", "path": "…", …}}}
 
-`model` and `position` are the groups of a run's settings with what the program adds to them: the number of
-tokens and the largest number of keys. `reading` says how the source reads a text, with its `stride` where the
-segments overlap and the `border` that ends documents where none sees another; `vocabulary` which tokens there
-are (as `Vocabulary.lines` writes them), `data` from which corpus; a source that does not know them leaves
-them out.
+`model` and `position` are the groups of a run's settings, completed by the number of tokens and the largest
+number of keys. The other parts are left out if the source does not know them: `reading` is how a text is read,
+with its `stride` if segments overlap and the `border` of documents if none sees another; `vocabulary` lists
+the tokens (as `Vocabulary.lines` writes them); `data` is the corpus.
 """
 
 from __future__ import annotations
@@ -27,33 +26,28 @@ OURS = "txl.model"
 
 
 def build(description: Mapping[str, Any], trust: bool = False) -> TransformerXL:
-    """Return the model that is described, its parameters random.
+    """Return the model that is described, with random parameters.
 
-    Args:
-        description: see above.
-        trust: import whatever class a `_target_` names. Importing a module runs it: without `trust` only
-            classes of `txl.model` may be named.
+    Without `trust` each `_target_` must be a class of `txl.model`, because importing any other module runs it.
 
     Raises:
-        ValueError: a part that is missing or not known, a class that is not trusted, arguments that it does
-            not take.
+        ValueError: a part is missing or unknown, or a class is not trusted or does not take the arguments.
     """
     parts = set(description) if isinstance(description, Mapping) else set()
     if not set(REQUIRED) <= parts <= {*REQUIRED, *OPTIONAL}:
         raise ValueError(
-            f"the description of a model has the parts {', '.join(REQUIRED)} and perhaps "
+            f"the description of a model has the parts {', '.join(REQUIRED)} and optionally "
             f"{', '.join(OPTIONAL)}, not {', '.join(sorted(parts)) or 'none'}"
         )
-    position = _filled_in(description["position"], "position", PositionEncoding, trust)
-    model = _filled_in(description["model"], "model", TransformerXL, trust)
+    position = _bind_arguments(description["position"], "position", PositionEncoding, trust)
+    model = _bind_arguments(description["model"], "model", TransformerXL, trust)
     try:
         return model(position=position)
     except TypeError as error:
         raise ValueError(f"the description of the model does not fit its class: {error}") from error
 
 
-def _filled_in(group: Any, name: str, kind: type, trust: bool) -> partial:
-    """Return the class that a group names, with the group's arguments."""
+def _bind_arguments(group: Any, name: str, kind: type, trust: bool) -> partial:
     if not isinstance(group, Mapping) or not isinstance(group.get("_target_"), str):
         raise ValueError(f"{name}: expected arguments and a _target_, the import path of a class")
     path = group["_target_"]
@@ -68,5 +62,5 @@ def _filled_in(group: Any, name: str, kind: type, trust: bool) -> partial:
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(f"{name}: {path} cannot be imported: {error}") from error
     if not (isinstance(target, type) and issubclass(target, kind)):
-        raise ValueError(f"{name}: {path} is not a class of the kind {kind.__name__}")
+        raise ValueError(f"{name}: {path} is not a subclass of {kind.__name__}")
     return partial(target, **{key: value for key, value in group.items() if key != "_target_"})
