@@ -1,7 +1,7 @@
 """Any causal language model of Hugging Face's transformers, from a directory of `save_pretrained`.
 
-Reads only that directory: downloads nothing, runs no code that comes with the model, and loads parameters from
-`.safetensors` only.
+Reads only that directory: downloads nothing, runs no code that comes with the model, and loads parameters
+from `.safetensors` only.
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@
      "data": {"sha256": "…", "settings": {"_target_": "txl.data.text", "path": "…", …}}}
 
 `model` and `position` are the groups of a run's settings, completed by the number of tokens and the largest
-number of keys. The other parts are left out if the source does not know them: `reading` is how a text is read,
-with its `stride` if segments overlap and the `border` of documents if none sees another; `vocabulary` lists
-the tokens (as `Vocabulary.lines` writes them); `data` is the corpus.
+number of keys. The other parts are left out if the source does not know them: `reading` is how a text is
+read, with its `stride` if segments overlap and the `border` of documents if none sees another; `vocabulary`
+lists the tokens (as `Vocabulary.lines` writes them); `data` is the corpus.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ OURS = "txl.model"
 def build(description: Mapping[str, Any], trust: bool = False) -> TransformerXL:
     """Return the model that is described, with random parameters.
 
-    Without `trust` each `_target_` must be a class of `txl.model`, because importing any other module runs it.
+    Without `trust` each `_target_` must be a class of `txl.model`, because importing any other module runs
+    it.
 
     Raises:
         ValueError: a part is missing or unknown, or a class is not trusted or does not take the arguments.

@@ -29,7 +29,8 @@ def read_sweeps(directories: list[Path]) -> Sweep:
         directories: of sweeps, of runs, or folders with runs below them.
 
     Raises:
-        ValueError: a directory holds neither, a file is damaged, the sweeps belong to different tables, or two
+        ValueError: a directory holds neither, a file is damaged, the sweeps belong to different tables, or
+        two
             runs of the same row and seed have different results.
     """
     sweeps = [_read(Path(directory)) for directory in directories]

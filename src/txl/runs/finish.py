@@ -66,8 +66,8 @@ def finish(
 
 def use_best_weights(module: LanguageModel, valid: Streams, trainer: pl.Trainer, run: RunDirectory) -> None:
     """Validate the last weights, and load those of `best.ckpt` if they score better."""
-    checkpoints = next(each for each in trainer.callbacks if isinstance(each, Checkpoints))  # type:
-    ignore[attr-defined]
+    callbacks: list[pl.Callback] = vars(trainer)["callbacks"]  # which Lightning does not declare
+    checkpoints = next(each for each in callbacks if isinstance(each, Checkpoints))
     if module.validated_at != trainer.global_step or not module.scores.count:
         trainer.validate(module, valid, verbose=False)
     path = run.checkpoints / BEST

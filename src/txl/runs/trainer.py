@@ -69,7 +69,7 @@ def trainer(
         devices=environment.devices(settings),
         num_nodes=settings.num_nodes,
         plugins=[files, environment.environment()],
-        precision=precision,  # type: ignore[arg-type]  # one of Lightning's literals
+        precision=precision,
         max_steps=settings.max_steps,
         max_epochs=-1,
         gradient_clip_val=settings.gradient_clip,
