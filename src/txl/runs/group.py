@@ -106,7 +106,7 @@ def member(
     return GroupMember(name, source, model, reader, cap, reason, how, trained)
 
 
-def names_of(sources: Sequence[Path]) -> list[str]:
+def short_names(sources: Sequence[Path]) -> list[str]:
     """Return for each source the shortest end of its path that no other has.
 
     Raises:
@@ -122,7 +122,7 @@ def names_of(sources: Sequence[Path]) -> list[str]:
     return names
 
 
-def text_of(members: Sequence[GroupMember], split: str, file: Path | None) -> TokenizedText:
+def read_text(members: Sequence[GroupMember], split: str, file: Path | None) -> TokenizedText:
     """Return the text that a group reads, its tokens checked with every model.
 
     Args:
