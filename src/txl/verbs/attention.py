@@ -10,16 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich import box
 from rich.table import Table
 
-from txl.verbs.runner import (
-    Outcome,
-    Verbs,
-    add_model_verb,
-    check_at_least,
-    check_position,
-    console,
-    progress_bar,
-    write_result,
-)
+from txl.verbs import runner
 
 if TYPE_CHECKING:
     import numpy as np
@@ -66,17 +57,17 @@ class Settings:
     out: Path | None = None
 
     def __post_init__(self) -> None:
-        check_at_least(self, 1, "tokens")
-        check_at_least(self, 0, "seed")
-        check_position(self.position)
+        runner.check_at_least(self, 1, "tokens")
+        runner.check_at_least(self, 0, "seed")
+        runner.check_position(self.position)
 
 
-def add_to(verbs: Verbs) -> None:
+def add_to(verbs: runner.Verbs) -> None:
     description = "what the heads attend to: by distance, by term, in the text"
-    add_model_verb(verbs, "attention", description, Settings, attention, out_is_folder=True)
+    runner.add_model_verb(verbs, "attention", description, Settings, attention, out_is_folder=True)
 
 
-def attention(trained: TrainedModel, settings: Settings, path: Path) -> Outcome:
+def attention(trained: TrainedModel, settings: Settings, path: Path) -> runner.Outcome:
     from txl.report.figures.attention import draw_attention
     from txl.report.render.attention_page import write_page
 
@@ -91,7 +82,7 @@ def attention(trained: TrainedModel, settings: Settings, path: Path) -> Outcome:
         files.append(write_page(path, figures))
     read = f"the {result['tokens']:,} tokens read until then" if heads else "all; no single head was read"
     message = None if result["complete"] else f"interrupted: the means are of {read}"
-    return Outcome(as_table(result, arrays), files, message)
+    return runner.Outcome(as_table(result, arrays), files, message)
 
 
 def _measure(
@@ -182,13 +173,13 @@ def _read_means(segments: Iterable[AttentionMeans]) -> tuple[AttentionMeans, boo
     """
     means = None
     try:
-        with progress_bar("reading", total=1.0) as update:
+        with runner.progress_bar("reading", total=1.0) as update:
             for means in segments:
                 update(completed=means.read, description=f"reading, {means.tokens:,} tokens")
     except KeyboardInterrupt:
         if means is None or not means.tokens:
             raise
-        console.print("interrupted: writing the means of what was read")
+        runner.console.print("interrupted: writing the means of what was read")
         return means, False
     return means, True
 
@@ -225,7 +216,7 @@ def _write(path: Path, result: dict[str, Any], arrays: dict[str, np.ndarray]) ->
         part.replace(path.with_suffix(".npz"))
     finally:
         part.unlink(missing_ok=True)
-    write_result(path, result)
+    runner.write_result(path, result)
 
 
 def as_table(result: dict[str, Any], arrays: dict[str, np.ndarray]) -> Table:

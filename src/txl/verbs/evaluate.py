@@ -11,16 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich import box
 from rich.table import Table
 
-from txl.verbs.runner import (
-    Outcome,
-    Verbs,
-    add_model_verb,
-    check_at_least,
-    check_writable,
-    console,
-    progress_bar,
-    write_result,
-)
+from txl.verbs import runner
 
 if TYPE_CHECKING:
     import numpy as np
@@ -74,18 +65,18 @@ class Settings:
 
     def __post_init__(self) -> None:
         lengths = "segment_length", "clamp_length", "batch_size", "stride", "reset_every", "tokens"
-        check_at_least(self, 1, *lengths, "attention_length")
-        check_at_least(self, 0, "memory_length", "warm_up")
+        runner.check_at_least(self, 1, *lengths, "attention_length")
+        runner.check_at_least(self, 0, "memory_length", "warm_up")
         if self.stride is not None and self.memory_length:
             raise ValueError(f"stride is for windows without memory, not memory_length={self.memory_length}")
 
 
-def add_to(verbs: Verbs) -> None:
+def add_to(verbs: runner.Verbs) -> None:
     description = "perplexity or bits of a text, at one or many attention lengths"
-    add_model_verb(verbs, "evaluate", description, Settings, evaluate)
+    runner.add_model_verb(verbs, "evaluate", description, Settings, evaluate)
 
 
-def evaluate(trained: TrainedModel, settings: Settings, path: Path) -> Outcome:
+def evaluate(trained: TrainedModel, settings: Settings, path: Path) -> runner.Outcome:
     from txl.runs.trained import inference_context
 
     tokens, title = read_tokens(trained, settings)
@@ -96,8 +87,10 @@ def evaluate(trained: TrainedModel, settings: Settings, path: Path) -> Outcome:
         trained.model.position.clamp_length = clamp
     readings = plan_readings(trained, settings, len(tokens))
     if settings.scores:
-        check_writable(settings.scores)
-    unit, entries, scores = trained.vocabulary.unit, [], []
+        runner.check_writable(settings.scores)
+    unit = trained.known_vocabulary().unit
+    entries: list[dict[str, Any]] = []
+    scores: list[np.ndarray] = []
     result = {"schema": 1, "verb": "evaluate", "source": str(trained.source), "read": title, "unit": unit}
     with inference_context(trained.model, settings.device, settings.precision) as (device, precision):
         result |= {"status": "interrupted", "device": str(device), "precision": precision}
@@ -108,14 +101,14 @@ def evaluate(trained: TrainedModel, settings: Settings, path: Path) -> Outcome:
             if entry["tokens_scored"]:
                 entries.append(entry)
                 scores.append(scores_of_reading)
-                write_result(path, result)
+                runner.write_result(path, result)
             if interrupted:
                 break
     if not entries:
-        return Outcome(interrupted="interrupted before any token was scored; nothing is written")
+        return runner.Outcome(interrupted="interrupted before any token was scored; nothing is written")
     if not interrupted:
         result["status"] = "completed"
-    write_result(path, result)
+    runner.write_result(path, result)
     files = [path]
     if len(entries) > 1:
         from txl.report.figures.attention_length import draw_attention_lengths
@@ -127,7 +120,7 @@ def evaluate(trained: TrainedModel, settings: Settings, path: Path) -> Outcome:
         files.append(settings.scores)
     scored = sum(entry["tokens_scored"] for entry in entries)
     message = f"interrupted: {scored:,} tokens were scored, and the JSON says partial"
-    return Outcome(as_table(result), files, message if interrupted else None)
+    return runner.Outcome(as_table(result), files, message if interrupted else None)
 
 
 def read_tokens(trained: TrainedModel, settings: Settings) -> tuple[np.ndarray, str]:
@@ -138,10 +131,13 @@ def read_tokens(trained: TrainedModel, settings: Settings) -> tuple[np.ndarray, 
     """
     text = trained.text(settings.split, settings.text)
     if text.split is None and len(text.tokens):
-        unknown = trained.vocabulary.id_of(trained.vocabulary.unknown)
+        vocabulary = trained.known_vocabulary()
+        unknown = vocabulary.id_of(vocabulary.unknown)
         if unknown is not None:
             count, rate = len(text.tokens), float((text.tokens == unknown).mean())
-            console.print(f"{settings.text}: {count:,} words, {rate:.2%} of them unknown", soft_wrap=True)
+            runner.console.print(
+                f"{settings.text}: {count:,} words, {rate:.2%} of them unknown", soft_wrap=True
+            )
     tokens = text.tokens[: None if settings.tokens is None else settings.tokens + 1]
     if len(tokens) < 2:
         raise ValueError(
@@ -162,7 +158,7 @@ def plan_readings(trained: TrainedModel, settings: Settings, length: int) -> lis
     run = trained.description.get("reading") or {}
     segment = settings.segment_length or run.get("segment_length") or 128
     recurrent = run.get("memory_length") if settings.memory_length is None else settings.memory_length
-    border = trained.vocabulary.encode(run["border"].encode()).tolist() if "border" in run else None
+    border = trained.known_vocabulary().encode(run["border"].encode()).tolist() if "border" in run else None
     given, readings = settings.attention_length, []
     for attention in given or [run.get("attention_length")]:
         if settings.stride is not None or (given and not recurrent):
@@ -196,7 +192,7 @@ def score_reading(
 
     scores, partial, warm_up = np.full(len(tokens) - 1, np.nan, np.float64), False, None
     start = time.perf_counter()
-    with progress_bar(f"attention length {reading.longest_attention}", len(scores)) as update:
+    with runner.progress_bar(f"attention length {reading.longest_attention}", len(scores)) as update:
         try:
             warm_up = score_text(trained.model, tokens, reading, scores, lambda count: update(advance=count))
         except KeyboardInterrupt:
@@ -216,7 +212,7 @@ def score_reading(
     bounds = {"_low": loss - half, "_high": loss + half} if half == half else {}  # NaN for too few scores
     for name, value in {"": loss, **bounds}.items():
         entry[f"loss{name}"], entry[f"perplexity{name}"] = value, perplexity(value)
-        if trained.vocabulary.unit in ("byte", "char"):
+        if trained.known_vocabulary().unit in ("byte", "char"):
             entry[f"bits_per_character{name}"] = bits(value)
     return entry | {
         "tokens_scored": count,
@@ -259,7 +255,7 @@ def write_scores(
     scores: list[np.ndarray],
 ) -> None:
     """Write a line for each target: its place, id and symbol, and its score in nats at each length."""
-    lines = trained.vocabulary.lines()
+    lines = trained.known_vocabulary().lines()
     names = [f"score_at_{entry['attention_length']}" for entry in entries]
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8") as file:

@@ -7,16 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from txl.verbs.runner import (
-    Outcome,
-    Verbs,
-    add_model_verb,
-    check_at_least,
-    check_position,
-    console,
-    progress_bar,
-    write_result,
-)
+from txl.verbs import runner
 
 if TYPE_CHECKING:
     from txl.runs.trained import TrainedModel
@@ -70,9 +61,9 @@ class Settings:
     def __post_init__(self) -> None:
         if sum(given is not None for given in (self.prompt, self.file, self.position)) > 1:
             raise ValueError("prompt, file and position exclude each other; give one of them")
-        check_at_least(self, 1, "context", "tokens", "top_k", "samples")
-        check_at_least(self, 0, "memory_length")
-        check_position(self.position)
+        runner.check_at_least(self, 1, "context", "tokens", "top_k", "samples")
+        runner.check_at_least(self, 0, "memory_length")
+        runner.check_position(self.position)
         if not MIN_TEMPERATURE <= self.temperature < float("inf"):
             raise ValueError(
                 f"temperature={self.temperature} must be {MIN_TEMPERATURE} or more; greedy=true takes the "
@@ -86,12 +77,12 @@ class Settings:
             raise ValueError(f"out={self.out} is the path of the page; name the JSON, out=….json")
 
 
-def add_to(verbs: Verbs) -> None:
+def add_to(verbs: runner.Verbs) -> None:
     description = "continue a prompt, or a position of the test text"
-    add_model_verb(verbs, "generate", description, Settings, generate)
+    runner.add_model_verb(verbs, "generate", description, Settings, generate)
 
 
-def generate(trained: TrainedModel, settings: Settings, path: Path) -> Outcome:
+def generate(trained: TrainedModel, settings: Settings, path: Path) -> runner.Outcome:
     from txl.runs.trained import inference_context
 
     prompts, reference, place = read_prompts(trained, settings)
@@ -117,11 +108,11 @@ def generate(trained: TrainedModel, settings: Settings, path: Path) -> Outcome:
         ],
         "reference": reference,
     }
-    write_result(path, result)
+    runner.write_result(path, result)
     page = path.with_suffix(".md")
     page.write_text(as_markdown(result), "utf-8")
     message = f"interrupted after {len(samples[0][0]):,} tokens; the files hold them"
-    return Outcome(None, [path, page], None if complete else message)
+    return runner.Outcome(None, [path, page], None if complete else message)
 
 
 def read_prompts(trained: TrainedModel, settings: Settings) -> tuple[list[list[int]], str | None, str | None]:
@@ -168,19 +159,19 @@ def split_file(file: Path) -> list[str]:
 
 def encode(trained: TrainedModel, text: str) -> list[int]:
     """Return a prompt as ids, its words separated as in the corpus; print how many are unknown."""
-    vocabulary = trained.vocabulary
-    if vocabulary is not None and vocabulary.unit == "word":
+    vocabulary = trained.known_vocabulary("the prompt")
+    if vocabulary.unit == "word":
         from txl.data.punctuation import as_corpus
 
         text = as_corpus(text, vocabulary)
-    ids = trained.encoded(text.encode(), "the prompt", ends=False)
+    ids = trained.encode(text.encode(), "the prompt", ends=False)
     if not len(ids):
         raise ValueError("the prompt is empty: the model needs a token to continue")
     unknown = vocabulary.id_of(vocabulary.unknown)
     if unknown is not None and (ids == unknown).any():
         words = dict.fromkeys(word for word in text.split() if vocabulary.id_of(word) is None)
         rate = float((ids == unknown).mean())
-        console.print(
+        runner.console.print(
             f"{rate:.0%} of the prompt is unknown and read as <unk>: {', '.join(words)}", markup=False
         )
     return ids.tolist()
@@ -188,8 +179,9 @@ def encode(trained: TrainedModel, text: str) -> list[int]:
 
 def decode(trained: TrainedModel, ids: list[int]) -> str:
     """Return ids as text; words with the spacing of plain text."""
-    text = trained.vocabulary.decode(ids).decode(errors="replace")
-    if trained.vocabulary.unit == "word":
+    vocabulary = trained.known_vocabulary()
+    text = vocabulary.decode(ids).decode(errors="replace")
+    if vocabulary.unit == "word":
         from txl.data.punctuation import as_written
 
         return as_written(text)
@@ -232,7 +224,7 @@ def draw_samples(
     if single:
         print_text(printed, "dim")
     try:
-        with progress_bar("generating", settings.tokens, visible=not single) as update:
+        with runner.progress_bar("generating", settings.tokens, visible=not single) as update:
             for token_B in itertools.islice(stream, settings.tokens):
                 for row, token in zip(ids, token_B.tolist(), strict=True):
                     row.append(token)
@@ -244,7 +236,7 @@ def draw_samples(
     except KeyboardInterrupt:
         complete = False
     if single:
-        console.print("\n")
+        runner.console.print("\n")
     else:
         for prompt, row in zip(rows, ids, strict=True):
             print_text(decode(trained, prompt), "dim")
@@ -253,7 +245,7 @@ def draw_samples(
 
 
 def print_text(text: str, style: str, end: str = "") -> None:
-    console.print(text, style=style, end=end, markup=False, soft_wrap=True)
+    runner.console.print(text, style=style, end=end, markup=False, soft_wrap=True)
 
 
 def as_markdown(result: dict[str, Any]) -> str:

@@ -16,17 +16,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from txl.verbs.runner import (
-    Outcome,
-    Verbs,
-    add_settings_help,
-    check_at_least,
-    check_writable,
-    parse_settings,
-    progress_bar,
-    result_path,
-    write_result,
-)
+from txl.verbs import runner
 
 if TYPE_CHECKING:
     import numpy as np
@@ -79,8 +69,8 @@ class Settings:
     out: Path | None = None
 
     def __post_init__(self) -> None:
-        check_at_least(self, 1, "batch_size")
-        check_at_least(self, 0, "seed")
+        runner.check_at_least(self, 1, "batch_size")
+        runner.check_at_least(self, 0, "seed")
         if not 0 < self.threshold < 1:
             raise ValueError(f"threshold={self.threshold:g} must be between 0 and 1")
         if not self.r:
@@ -98,7 +88,7 @@ class Settings:
         return values
 
 
-def add_to(verbs: Verbs) -> None:
+def add_to(verbs: runner.Verbs) -> None:
     verb = verbs.add_parser("recl", help="the relative effective context length of a group of models")
     verb.add_argument(
         "overrides",
@@ -106,7 +96,7 @@ def add_to(verbs: Verbs) -> None:
         metavar="MODEL|key=value",
         help="run directories, checkpoints, .safetensors, directories of save_pretrained; and settings",
     )
-    add_settings_help(verb, Settings)
+    runner.add_settings_help(verb, Settings)
     verb.set_defaults(run=_recl)
 
 
@@ -118,7 +108,7 @@ def _recl(arguments: argparse.Namespace) -> int:
 
     words = [word for word in arguments.overrides if re.match(r"[a-z_]+=", word)]
     sources = [Path(word).expanduser() for word in arguments.overrides if word not in words]
-    settings = parse_settings(words, Settings)
+    settings = runner.parse_settings(words, Settings)
     if not sources:
         raise ValueError("name at least one model: a run directory, a checkpoint, …")
     lengths = context_lengths(settings.start, settings.step, settings.longest)
@@ -138,16 +128,16 @@ def _recl(arguments: argparse.Namespace) -> int:
     )
     folder = settings.out or _folder(members, settings)
     path = folder / "recl.json"
-    check_writable(path)
+    runner.check_writable(path)
     start = time.monotonic()
     try:
         scores = [_score_member(one, text, positions, lengths, settings, folder) for one in members]
     except KeyboardInterrupt:
         kept = f"interrupted; the scores so far are kept in {folder / 'scores'}"
-        return Outcome(interrupted=f"{kept}, and the same command resumes from there").show()
+        return runner.Outcome(interrupted=f"{kept}, and the same command resumes from there").show()
     result = _result(members, text, lengths, scores, settings, time.monotonic() - start)
-    write_result(path, result)
-    return Outcome(as_table(result), [path, *draw_recl(path)]).show()
+    runner.write_result(path, result)
+    return runner.Outcome(as_table(result), [path, *draw_recl(path)]).show()
 
 
 def _folder(members: list[GroupMember], settings: Settings) -> Path:
@@ -156,7 +146,7 @@ def _folder(members: list[GroupMember], settings: Settings) -> Path:
     words = [str(one.source.resolve()) for one in members]
     for name in ("split", "text", "positions", "start", "step", "longest", "attention_length", "cap", "seed"):
         words.append(f"{name}={getattr(settings, name)}")
-    return result_path(ours, "recl", words, None).with_suffix("")
+    return runner.result_path(ours, "recl", words, None).with_suffix("")
 
 
 def _score_member(
@@ -182,7 +172,10 @@ def _score_member(
     key = hashlib.sha256(key.encode()).hexdigest()
     scores_JP = kept_scores(path, key, (len(distinct), len(positions)))
     if np.isnan(scores_JP).any():
-        with inference_context(one.model, settings.device, "32-true"), progress_bar(one.name) as update:
+        with (
+            inference_context(one.model, settings.device, "32-true"),
+            runner.progress_bar(one.name) as update,
+        ):
             window = text.tokens[positions[-1] - distinct[-1] : positions[-1] + 1].astype(np.int64)
             ahead = reads_ahead(one.reader, torch.from_numpy(window[None]), distinct)
             reader = SeparateContexts(one.reader) if ahead else one.reader

@@ -6,7 +6,7 @@ import argparse
 import os
 import platform
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,19 +16,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from txl.verbs.runner import (
-    Outcome,
-    Verbs,
-    add_settings_help,
-    check_at_least,
-    check_writable,
-    compose_unnamed,
-    composition_errors,
-    parse_settings,
-    progress_bar,
-    result_path,
-    write_result,
-)
+from txl.verbs import runner
 
 if TYPE_CHECKING:
     from txl.evaluation.speed import SpeedCase
@@ -76,13 +64,13 @@ class Settings:
 
     def __post_init__(self) -> None:
         lengths = "segment_length", "batch_size", "segments", "windows", "passes", "rounds", "tokens"
-        check_at_least(self, 1, *lengths)
+        runner.check_at_least(self, 1, *lengths)
         if not self.attention_length or min(self.attention_length) < 2:
             given = ",".join(map(str, self.attention_length))
             raise ValueError(f"attention_length=[{given}]: expected lengths of 2 or more, as [800,3800]")
 
 
-def add_to(verbs: Verbs) -> None:
+def add_to(verbs: runner.Verbs) -> None:
     verb = verbs.add_parser(
         "speed", help="time to evaluate a token with recurrence, and with vanilla windows"
     )
@@ -93,7 +81,7 @@ def add_to(verbs: Verbs) -> None:
         help="a run directory, a checkpoint or a .safetensors; or words as for train.py, "
         "experiment=enwik8_24l, for random parameters of that shape; and settings, see below",
     )
-    add_settings_help(verb, Settings)
+    runner.add_settings_help(verb, Settings)
     verb.set_defaults(run=_speed)
 
 
@@ -109,8 +97,8 @@ def _speed(arguments: argparse.Namespace) -> int:
         raise ValueError(f"{shape[0]}: {sources[0]} has its shape; give one or the other")
     model, defaults, folder = load_source(sources[0], settings) if sources else random_model(shape)
     title = sources[0] if sources else " ".join(shape)
-    path = result_path(folder, "speed", arguments.overrides, settings.out)
-    check_writable(path)
+    path = runner.result_path(folder, "speed", arguments.overrides, settings.out)
+    runner.check_writable(path)
     figure = (settings.out.parent if settings.out else folder / "figures") / f"{path.stem}.png"
     result = {"schema": 1, "verb": "speed", "shape": title, "random_parameters": not sources}
     return _measure(model, result, defaults, settings, path, figure).show()
@@ -137,7 +125,7 @@ def split_words(words: list[str]) -> tuple[list[str], Settings, list[str]]:
             own.append(word)
         else:
             shape.append(word)
-    return sources, parse_settings(own, Settings), shape
+    return sources, runner.parse_settings(own, Settings), shape
 
 
 def load_source(source: str, settings: Settings) -> tuple[TransformerXL, dict[str, int], Path]:
@@ -153,8 +141,8 @@ def random_model(shape: list[str]) -> tuple[TransformerXL, dict[str, int], Path]
     """Return a random model of a shape, the lengths its experiment evaluates with, and a directory."""
     from txl.runs.untrained import untrained
 
-    with composition_errors():
-        model, config = untrained(compose_unnamed(shape, "speed"))
+    with runner.composition_errors():
+        model, config = untrained(runner.compose_unnamed(shape, "speed"))
     own = config.evaluation
     defaults = {"segment_length": own.segment_length, "batch_size": own.batch_size}
     return model, defaults, Path("outputs")
@@ -167,7 +155,7 @@ def _measure(
     settings: Settings,
     path: Path,
     figure: Path,
-) -> Outcome:
+) -> runner.Outcome:
     """Measure all lengths, write the result after each, and draw the figure.
 
     Raises:
@@ -177,15 +165,10 @@ def _measure(
     from txl.training.hardware import failure_reason
 
     result["status"], step, message = "interrupted", "", None
-    with progress_bar("") as update:
-
-        def show_step(description: str) -> None:
-            nonlocal step
-            step = description
-            update(description=description)
-
+    with runner.progress_bar("") as update:
         try:
-            _measure_lengths(model, result, defaults, settings, path, update, show_step)
+            for step in _measure_lengths(model, result, defaults, settings, path, update):
+                update(description=step)
             result["status"] = "completed"
         except KeyboardInterrupt:
             message = f"interrupted while {step}"
@@ -196,10 +179,12 @@ def _measure(
                 f"while {step}: {failure_reason(error).splitlines()[0]}; use a smaller batch_size or windows"
             ) from error
     if not result.get("attention"):
-        return Outcome(interrupted=f"{message}; no attention length is complete, and nothing is written")
-    write_result(path, result)
+        return runner.Outcome(
+            interrupted=f"{message}; no attention length is complete, and nothing is written"
+        )
+    runner.write_result(path, result)
     title = f"{result['shape']}, {result['device']}"
-    return Outcome(as_table(result), [path, draw_speed(result["attention"], title, figure)], message)
+    return runner.Outcome(as_table(result), [path, draw_speed(result["attention"], title, figure)], message)
 
 
 def _measure_lengths(
@@ -209,9 +194,8 @@ def _measure_lengths(
     settings: Settings,
     path: Path,
     update: Callable[..., None],
-    show_step: Callable[[str], None],
-) -> None:
-    """Check all cases before the first is measured."""
+) -> Iterator[str]:
+    """Check all cases, then measure them; yield a description before each step."""
     from txl.evaluation.speed import check, measure, vanilla_of
     from txl.runs.trained import inference_context
     from txl.training.hardware import device_name
@@ -225,7 +209,7 @@ def _measure_lengths(
         cases, differences = plan_cases(settings, defaults, device.type), []
         update(total=sum(1 + 2 * case.turns for case in cases))
         for case in cases:
-            show_step(f"checking attention length {case.attention_length:,}")
+            yield f"checking attention length {case.attention_length:,}"
             differences.append(check(model, vanilla, case))
             update(advance=1)
     result |= describe_measurement(model, cases, settings)
@@ -236,14 +220,14 @@ def _measure_lengths(
         result |= {"device": device_name(device), "precision": precision, "precision_of_the_check": precise}
         result["attention"] = []
         for case, difference in zip(cases, differences, strict=True):
-            show_step(f"measuring attention length {case.attention_length:,}")
+            yield f"measuring attention length {case.attention_length:,}"
             entry = measure(model, vanilla, case, lambda: update(advance=1))
             entry["published_slowdown"] = paper.get(case.attention_length)
             entry["extrapolated"] = extrapolate(entry, settings.tokens)
             entry["difference_from_plain_forward"] = difference
             result["attention"].append(entry)
             result["load_average"] = os.getloadavg()  # above the thread count other processes were busy too
-            write_result(path, result)
+            runner.write_result(path, result)
 
 
 def plan_cases(settings: Settings, defaults: dict[str, int], device: str) -> list[SpeedCase]:
