@@ -44,7 +44,7 @@ def test_a_text_is_a_split_of_the_corpus_or_a_file_of_ones_own(run, tmp_path):
 def test_a_text_that_has_changed_is_not_taken_for_the_corpus(run, text_file):
     text = text_file.read_text()
     text_file.write_text(text + " ")
-    with pytest.raises(ValueError, match="is not the one of the training: its sha256 is"):
+    with pytest.raises(ValueError, match="is not the one used in training: its sha256 is"):
         load(run).corpus()
     text_file.write_text(text + "~")
     with pytest.raises(ValueError, match=r"the vocabulary of .*run .* is not that of the corpus tiny"):
@@ -54,10 +54,10 @@ def test_a_text_that_has_changed_is_not_taken_for_the_corpus(run, text_file):
 def test_a_corpus_of_ones_own_code_needs_trust_and_a_model_alone_has_none(run):
     trained = load(run)
     trained.description["data"]["settings"]["_target_"] = "conftest.tiny_text"
-    with pytest.raises(ValueError, match=r"conftest\.tiny_text is not of txl\.data, and importing"):
+    with pytest.raises(ValueError, match=r"conftest\.tiny_text is outside txl\.data, and importing"):
         trained.corpus()
     del trained.description["data"]
-    with pytest.raises(ValueError, match="does not say on which corpus it was trained"):
+    with pytest.raises(ValueError, match="does not name the corpus it was trained on"):
         trained.corpus()
 
 

@@ -14,7 +14,7 @@ from txl.settings.schema import check
 from txl.sweeps.definition import ABLATIONS, SCALES, last_of_each, names, read
 from txl.training.network import network
 from txl.verbs import attention, recl, speed
-from txl.verbs.common import settings
+from txl.verbs.runner import parse_settings
 
 # Typed once more from the paper: row → (init, best, attention length).
 TABLE_6 = {
@@ -75,7 +75,7 @@ def test_the_verb_that_measures_the_rows_knows_its_settings(name, scale):
     ablation = read(name, scale)
     said = ablation.table["evaluation"]
     if said["verb"] == "speed":
-        _, chosen, shape = speed.told_apart(said["settings"])
+        _, chosen, shape = speed.split_words(said["settings"])
         assert chosen.attention_length == [800, 1800, 2800, 3800]
         assert [
             row["at_attention_length"] for row in ablation.table["rows"].values()
@@ -83,7 +83,7 @@ def test_the_verb_that_measures_the_rows_knows_its_settings(name, scale):
         assert check(composed([*shape, "name=x"]))
     else:
         kind = {"recl": recl, "attention": attention}[said["verb"]].Settings
-        assert settings(said["settings"], kind)
+        assert parse_settings(said["settings"], kind)
         assert ablation.jobs
 
 

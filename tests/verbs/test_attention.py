@@ -166,12 +166,12 @@ def test_mistakes_are_one_clear_line(model, tmp_path, capsys):
         ("split=dev",): "split=dev: expected one of train, valid, test",
         ("memory_length=0",): "memory_length=0: the maps show the attention over the memory",
         ("memory_length=100000",): "none has the 100000 before it that memory_length asks for",
-        ("tokens=0",): "tokens=0 must be at least 1, or null for all",
+        ("tokens=0",): "tokens=0 must be positive",
         ("seed=-1",): "seed=-1 must be 0 or more",
         ("position=here",): "position=here: expected random or the number of a token",
         ("position=3",): "position=3: a segment of 16 tokens with 16 before it can begin at 16 to",
         ("heads=[4]",): "heads=[4]: the model has the heads 0 to 3, 2 in each of 2 layers",
-        (f"text={tmp_path / 'empty.txt'}",): "empty.txt is empty: there is nothing to look at",
+        (f"text={tmp_path / 'empty.txt'}",): "empty.txt is empty: there is no attention to measure",
         (f"text={tmp_path / 'strange.txt'}",): "is not in the vocabulary",
         (f"text={tmp_path / 'absent.txt'}",): "absent.txt",
     }.items():
@@ -182,7 +182,7 @@ def test_mistakes_are_one_clear_line(model, tmp_path, capsys):
         assert error.count("\n") == 1
     assert not (model.parent / "evaluations").exists()
     assert main(["attention", str(model), *SHORT, f"out={tmp_path / 'empty.txt'}"]) == 1
-    assert "empty.txt is no folder" in capsys.readouterr().err
+    assert "empty.txt is not a folder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -200,6 +200,6 @@ def test_what_has_no_terms_of_its_own_is_said(terms, position, expected):
 
 
 def test_the_memory_is_that_of_the_run_and_a_fixed_attention_length_counts_the_token_itself():
-    assert verb.memory_of({"memory_length": 16, "attention_length": None}) == 16
-    assert verb.memory_of({"memory_length": 16, "attention_length": 10}) == 9
-    assert verb.memory_of({}) == 0
+    assert verb.memory_length_of_run({"memory_length": 16, "attention_length": None}) == 16
+    assert verb.memory_length_of_run({"memory_length": 16, "attention_length": 10}) == 9
+    assert verb.memory_length_of_run({}) == 0

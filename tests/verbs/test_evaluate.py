@@ -108,7 +108,7 @@ def test_what_cannot_be_is_said_in_a_line(run, tmp_path, capsys):
         ("the lazy dog", ["attention_length=4,0"], "attention_length=0 must be positive"),
         ("the lazy dog", ["atention_length=4"], "did you mean attention_length"),
         ("the lazy dog", [f"out={tmp_path}"], f"{tmp_path} is a folder; name a file in it"),
-        ("the lazy dog", [f"scores={own}/x.tsv"], "own.txt is no folder"),
+        ("the lazy dog", [f"scores={own}/x.tsv"], "own.txt is not a folder"),
         (None, ["split=dev"], "split=dev: expected one of train, valid, test"),
     ]:
         own.write_text(content or "")

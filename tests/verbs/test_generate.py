@@ -57,12 +57,12 @@ def test_what_cannot_be_is_said_in_a_line(run, tmp_path, capsys):
         (["prompt=a", "position=3"], "exclude each other"),
         (["position=0"], "position=0 must be from 1 to"),
         (["position=x"], "position=x: expected random or the number of a token"),
-        (["temperature=0"], "temperature=0.0 must be 1e-06 or more; greedy=true takes the likeliest"),
+        (["temperature=0"], "temperature=0.0 must be 1e-06 or more; greedy=true takes the most probable"),
         (["temperature=1e-40"], "temperature=1e-40 must be 1e-06 or more"),
         (["seed=-1"], "seed=-1 must be from 0"),
         (["prompt=a", f"seed={2**64}"], "must be from 0 to 2**63 - 1"),
         ([f"file={strange}"], "strange.txt is no text in UTF-8"),
-        (["prompt=a", "out=x.md"], "out=x.md is where the page goes; name the JSON"),
+        (["prompt=a", "out=x.md"], "out=x.md is the path of the page; name the JSON"),
         (["top_p=2"], "top_p=2.0 must be above 0 and at most 1"),
     ]:
         assert main(["generate", str(run), *words]) == 1

@@ -125,11 +125,11 @@ def test_a_text_of_ones_own_is_read_as_that_of_the_training(xl, tmp_path):
     path.write_text("the\nlazy\n")
     one.trained.description["data"]["settings"]["newlines"] = "drop"
     expected = one.trained.vocabulary.encode(b"thelazy").tolist()
-    assert group.text_of([one], "test", path).tokens.tolist() == expected
+    assert group.read_text([one], "test", path).tokens.tolist() == expected
     assert one.trained.text("valid", path).tokens.tolist() == expected
     path.write_text("the €")
     with pytest.raises(ValueError, match=r"own.txt cannot be read with the vocabulary of .*xl"):
-        group.text_of([one], "test", path)
+        group.read_text([one], "test", path)
 
 
 def test_a_model_of_hugging_face_is_one_of_the_group(xl, tmp_path):
@@ -175,8 +175,8 @@ def test_what_is_wrong_is_said_in_a_line(xl, vanilla, capsys, tmp_path, run_here
 
 def test_names_are_the_shortest_ends_that_differ(tmp_path):
     paths = [tmp_path / "xl/seed1", tmp_path / "xl/seed2", tmp_path / "no/seed1"]
-    assert group.names_of(paths) == ["xl/seed1", "xl/seed2", "no/seed1"]
-    assert group.names_of(paths[:2]) == ["seed1", "seed2"]
+    assert group.short_names(paths) == ["xl/seed1", "xl/seed2", "no/seed1"]
+    assert group.short_names(paths[:2]) == ["seed1", "seed2"]
 
 
 def test_a_model_that_reads_ahead_reads_each_context_by_itself(run_here, text_file, tmp_path):

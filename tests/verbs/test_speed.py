@@ -8,7 +8,7 @@ from conftest import SMALL, small_model
 from txl.__main__ import main
 from txl.evaluation import speed
 from txl.interop.checkpoints import export
-from txl.verbs.speed import lasting, published
+from txl.verbs.speed import duration, published_slowdowns
 
 SHAPE = ["experiment=enwik8_12l"]
 SHAPE += [f"model.{name}" for name in ("n_layer=2", "d_model=16", "n_head=2", "d_head=8", "d_inner=32")]
@@ -91,7 +91,7 @@ def test_an_interruption_leaves_the_lengths_that_are_done(done, here, monkeypatc
     monkeypatch.setattr(speed, "measure", interrupted)
     assert main(["speed", *SHAPE, *QUICK, "batch_size=1", "segment_length=4"]) == 130
     output = capsys.readouterr()
-    assert f"interrupted while measuring attention length {[12, 20][done]}" in output.err
+    assert f"interrupted while measuring attention length {[12, 20][done]}" in output.out
     if done:
         found = measured(here / "outputs")
         assert found["status"] == "interrupted"
@@ -133,6 +133,6 @@ def test_what_cannot_be_is_said_in_a_line(here, capsys):
 
 
 def test_the_papers_ratios_and_durations():
-    assert published() == {3800: 1874, 2800: 1409, 1800: 773, 800: 363}
-    durations = [lasting(seconds) for seconds in (0.5, 90, 7200, 86400 * 1234.5)]
+    assert published_slowdowns() == {3800: 1874, 2800: 1409, 1800: 773, 800: 363}
+    durations = [duration(seconds) for seconds in (0.5, 90, 7200, 86400 * 1234.5)]
     assert durations == ["0.5 s", "1.5 min", "2.0 h", "1,234.5 days"]

@@ -1,4 +1,4 @@
-"""`txl describe`: what a model costs, before anything is allocated or trained."""
+"""The cost of a model, before anything is allocated or trained."""
 
 from __future__ import annotations
 
@@ -31,11 +31,10 @@ def describe(
     """Return the parameters, memory, operations and time of a configuration.
 
     Args:
-        settings: composed. Where the text's vocabulary is not known from the settings
-            (`data.vocabulary`), the text is prepared to count it.
-        devices: among which the batch is divided; each holds the whole model (data parallel).
+        settings: composed. Without `data.vocabulary`, the text is prepared to count its tokens.
+        devices: divide the batch; each holds the whole model (data parallel).
         peak: operations a second of one device, for the time to train; `None` leaves the time out.
-        utilization: the share of the peak that is reached.
+        utilization: share of the peak that is reached.
 
     Raises:
         ConfigError: impossible settings, or a batch that the devices do not divide.
@@ -88,7 +87,6 @@ def describe(
 
 
 def as_table(name: str, described: dict[str, Any]) -> Table:
-    """Return the description for people."""
     table = Table(box=box.SIMPLE_HEAVY, title=name, show_header=False, title_style="bold")
     table.add_column()
     table.add_column(justify="right")

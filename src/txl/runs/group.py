@@ -1,4 +1,4 @@
-"""A group of models that read the same tokens: ours, and Hugging Face's from a directory."""
+"""Groups of models that read the same tokens: ours, and Hugging Face's."""
 
 from __future__ import annotations
 
@@ -25,14 +25,10 @@ class GroupMember:
     """A model of a group.
 
     Attributes:
-        name: in tables and figures.
-        source: what was named.
-        model: the module to be moved to a device.
-        reader: scores windows with it.
-        cap: the longest context it reads, in tokens; `None` for any. A longer one is cut to this.
-        cap_reason: where the cap is from; `None` without one.
-        reading: what else its scores depend on, beside its parameters.
-        trained: of ours, the model with what belongs to it.
+        cap: the longest context it reads, in tokens, to which others are cut; `None` for any.
+        cap_reason: why; `None` without a cap.
+        reading: what its scores depend on beside its parameters.
+        trained: for models of ours.
     """
 
     name: str
@@ -45,7 +41,6 @@ class GroupMember:
     trained: TrainedModel | None = None
 
     def sha256(self) -> str:
-        """Return a hash of the parameters."""
         digest = hashlib.sha256()
         for name, value in self.model.state_dict().items():
             digest.update(f"{name} {value.dtype} {list(value.shape)}".encode())
@@ -58,20 +53,20 @@ def member(
 ) -> GroupMember:
     """Return a model of a group.
 
-    One of ours with memory, or whose encoding knows distances, reads any context; without memory and with
-    places counted from the segment's start, the segment of its training. Another's reads the positions that
-    it was made for.
+    One of ours with memory, or with relative positions, reads any context; without memory and with absolute
+    positions, the segment of its training. A model of Hugging Face reads the positions that it was made for.
 
     Args:
         source: a run directory, a checkpoint, a `.safetensors`, or a directory of `save_pretrained`.
         name: in tables and figures.
-        cap: the longest context it reads, in place of that rule.
-        attention_length: keys a query may see, itself included; `None` for those of its run's evaluation, or
-            else the whole context. Ours only.
+        cap: replaces that rule.
+        attention_length: keys a query may attend to, itself included, for models of ours; `None` for that of
+            the run's evaluation, or else the whole context.
         trust: see `load`.
 
     Raises:
-        ValueError, OSError, ImportError: see `load` and `CausalModel`; an attention length of another's.
+        ValueError, OSError, ImportError: see `load` and `CausalModel`; an attention length for a model of
+            Hugging Face.
     """
     if cap is not None and cap < 1:
         raise ValueError(f"cap={cap} must be positive or null")
@@ -80,7 +75,7 @@ def member(
     given = "as given" if cap else None
     if is_foreign(source):
         if attention_length is not None:
-            raise ValueError(f"attention_length is for models of ours; for {source} say null, or a cap")
+            raise ValueError(f"attention_length is for models of ours; use null for {source}, or a cap")
         foreign = CausalModel(source)
         own = cap or foreign.longest
         return GroupMember(name, source, foreign.model, foreign, own, given or (own and TABLE), {})
@@ -96,22 +91,18 @@ def member(
     elif model.position.absolute and cap is None:
         cap = model.position.key_length
         reason = ABSOLUTE.format(cap)
-    how = {
+    settings = {
         "attention_length": attention_length,
         "segment_length": segment,
         "memory_length": memory,
         "clamp_length": getattr(model.position, "clamp_length", None),
     }
     reader = TransformerScorer(model, attention_length, segment, memory)
-    return GroupMember(name, source, model, reader, cap, reason, how, trained)
+    return GroupMember(name, source, model, reader, cap, reason, settings, trained)
 
 
-def names_of(sources: Sequence[Path]) -> list[str]:
-    """Return for each source the shortest end of its path that no other has.
-
-    Raises:
-        ValueError: a source that is named twice.
-    """
+def short_names(sources: Sequence[Path]) -> list[str]:
+    """Return the shortest ends of the paths that differ; ValueError if a source is named twice."""
     paths = [path.resolve() for path in sources]
     if len(set(paths)) < len(paths):
         raise ValueError("a model is named twice; tell them apart by names=[…]")
@@ -122,41 +113,42 @@ def names_of(sources: Sequence[Path]) -> list[str]:
     return names
 
 
-def text_of(members: Sequence[GroupMember], split: str, file: Path | None) -> TokenizedText:
-    """Return the text that a group reads, its tokens checked with every model.
+def read_text(members: Sequence[GroupMember], split: str, file: Path | None) -> TokenizedText:
+    """Return the text that a group reads, after checking that all models share its tokens.
 
     Args:
         members: the group.
         split: of the corpus of the first model of ours that knows one.
-        file: a text to read in its place: by the vocabulary of ours or else by the first model's tokenizer.
+        file: a text to read instead, with the vocabulary of ours or else with the tokenizers.
 
     Raises:
-        ValueError: models of different tokens, no vocabulary or corpus, a split that is not there, a text
-            with symbols that the vocabulary does not hold.
+        ValueError: models of different tokens, no vocabulary or corpus, an unknown split, a text with symbols
+            that the vocabulary does not hold.
         OSError: the text cannot be read.
     """
     ours = [one.trained for one in members if one.trained]
-    knowing = [trained for trained in ours if trained.vocabulary is not None]
-    if not knowing:
+    with_vocabulary = [trained for trained in ours if trained.vocabulary is not None]
+    if not with_vocabulary:
         if ours or file is None:
             raise ValueError(
                 "no model of the group knows its vocabulary; name one of a run, or for models of Hugging "
                 "Face alone a text, text=…"
             )
         return _read_by_tokenizers(members, file)
-    vocabulary = knowing[0].vocabulary
-    with_corpus = next((trained for trained in knowing if "data" in trained.description), knowing[0])
-    text = (with_corpus if file is None else knowing[0]).text(split, file)
+    first = with_vocabulary[0]
+    vocabulary = first.known_vocabulary()
+    with_corpus = next((trained for trained in with_vocabulary if "data" in trained.description), first)
+    text = (with_corpus if file is None else first).text(split, file)
     for one in members:
-        if one.trained is None:
+        if isinstance(one.reader, CausalModel):
             one.reader.check_tokens(vocabulary, text.tokens)
-        else:
-            _check_vocabulary(one, vocabulary, knowing[0].source)
+        elif one.trained is not None:
+            _check_vocabulary(one.trained, vocabulary, first.source)
     return text
 
 
-def _check_vocabulary(one: GroupMember, vocabulary: Vocabulary, source: Path) -> None:
-    own, size = one.trained.vocabulary, one.model.embedding.vocabulary
+def _check_vocabulary(one: TrainedModel, vocabulary: Vocabulary, source: Path) -> None:
+    own, size = one.vocabulary, one.model.embedding.vocabulary
     if size != len(vocabulary) or (own is not None and own.lines() != vocabulary.lines()):
         unit = own.unit if own is not None else "token"
         raise ValueError(
@@ -166,18 +158,19 @@ def _check_vocabulary(one: GroupMember, vocabulary: Vocabulary, source: Path) ->
 
 
 def _read_by_tokenizers(members: Sequence[GroupMember], file: Path) -> TokenizedText:
-    """Return the text as the tokenizers of Hugging Face models have it; all must agree."""
-    content, read = file.read_bytes(), None
+    """Return the text as the tokenizers of Hugging Face models encode it; all must agree."""
+    content, first = file.read_bytes(), None
     for one in members:
+        assert isinstance(one.reader, CausalModel)  # none of the group is ours
         ids = one.reader.encode(content)
         if ids is None:
             raise ValueError(f"{one.source} has no tokenizer beside it; save it there with save_pretrained")
-        if read is not None and not np.array_equal(ids, read):
+        if first is not None and not np.array_equal(ids, first):
             raise ValueError(
-                f"the tokenizers of {members[0].source} and {one.source} make different tokens of {file}; a "
-                "group must read the same tokens"
+                f"the tokenizers of {members[0].source} and {one.source} split {file} into different tokens; "
+                "a group must read the same tokens"
             )
         if len(ids) and ids.max() >= one.reader.vocabulary_size:
-            raise ValueError(f"{one.source}: its tokenizer makes tokens that the model does not have")
-        read = ids
-    return TokenizedText(file.name, None, "token", read)
+            raise ValueError(f"{one.source}: its tokenizer has tokens that the model does not have")
+        first = ids
+    return TokenizedText(file.name, None, "token", np.asarray(first))

@@ -1,4 +1,4 @@
-"""A model with random parameters, of the shape that settings describe: for what does not depend on them."""
+"""Models with random parameters, for measurements that do not depend on them."""
 
 from __future__ import annotations
 
@@ -12,21 +12,18 @@ from txl.training.network import check_clamp, network
 
 
 def untrained(settings: DictConfig) -> tuple[TransformerXL, Config]:
-    """Return a model in evaluation mode, with the clamp it is evaluated with, and its settings.
+    """Return a model in evaluation mode, with its clamp for evaluation, and its settings.
 
-    No text is read: how many different tokens there are is what `data.vocabulary` says.
-
-    Args:
-        settings: composed.
+    No text is read: `data.vocabulary` is the number of tokens.
 
     Raises:
-        ConfigError: impossible settings, or no number of tokens in them.
+        ConfigError: impossible settings, or no `data.vocabulary`.
     """
     vocabulary = settings.data.get("vocabulary")
     if not vocabulary:
         raise ConfigError(
-            "data.vocabulary does not say how many different tokens there are, and no text is read to count "
-            "them; give data.vocabulary=N"
+            "data.vocabulary, the number of different tokens, is missing, and no text is read to count them; "
+            "give data.vocabulary=N"
         )
     if OmegaConf.is_missing(settings.data, "path"):
         settings.data.path = "not read"

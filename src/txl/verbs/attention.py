@@ -1,17 +1,16 @@
-"""`txl attention`: where the heads look, as the paper's Figures 5, 6 and 7."""
+"""`txl attention`: what the heads attend to, as in the paper's Figures 5, 6 and 7."""
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich import box
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from txl.verbs.common import add_source, check_place, console, result_path, settings, write_result
+from txl.verbs import runner
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,22 +24,22 @@ TOP_SHARE = 0.2  # of the memory, marked in Figure 6
 
 @dataclass(frozen=True)
 class Settings:
-    """What `txl attention` can be told.
+    """Settings of the verb.
 
     Attributes:
-        split: which text of the corpus: train, valid or test (valid)
-        text: a file to read instead
-        memory_length: tokens of memory; each token sees itself and as many before it (that of the run)
+        split: train, valid or test of the run's corpus (valid)
+        text: a text file of your own instead
+        memory_length: slots of the memory; each token attends to itself and as many before it (as in the run)
         segment_length: tokens read at once, and the rows of a single head (memory_length, at most 64)
-        tokens: average over this many tokens only, from the first with a full memory (null: all)
-        heads: heads to look at singly, counted through all layers from 0: [8,78,158] (by entropy)
-        position: where in the text to look at them: a token's number, or random
-        terms: take the terms of the scores apart: true or false (true)
-        batch_size: rows that read at once; it changes the speed and not the numbers (8)
+        tokens: average over this many tokens, from the first with a full memory; null for all
+        heads: heads to show singly, counted through all layers from 0: [8,78,158] (chosen by entropy)
+        position: where in the text to show them: the number of a token, or random
+        terms: separate the terms of the scores: true or false (true)
+        batch_size: rows read side by side; changes the speed, not the numbers (8)
         seed: of the random position (0)
-        device: auto, cpu, cuda, … (auto)
-        trust: let the run name code outside this package (false)
-        out: the folder for all files (evaluations/ and figures/ of the run)
+        device: auto, cpu, cuda, cuda:1, …
+        trust: true to run code of your own that the run names
+        out: folder of all files; null for evaluations/ and figures/ of the run
     """
 
     split: str = "valid"
@@ -58,86 +57,79 @@ class Settings:
     out: Path | None = None
 
     def __post_init__(self) -> None:
-        if self.tokens is not None and self.tokens < 1:
-            raise ValueError(f"tokens={self.tokens} must be at least 1, or null for all")
-        if self.seed < 0:
-            raise ValueError(f"seed={self.seed} must be 0 or more")
-        if self.position != "random" and not self.position.isdecimal():
-            raise ValueError(f"position={self.position}: expected random or the number of a token")
+        runner.check_at_least(self, 1, "tokens")
+        runner.check_at_least(self, 0, "seed")
+        runner.check_position(self.position)
 
 
-def add_to(verbs: argparse._SubParsersAction) -> None:
-    """Add the verb to the command line."""
-    verb = verbs.add_parser("attention", help="where the heads look: by distance, by term, in the text")
-    add_source(verb, Settings)
-    verb.set_defaults(run=_attention)
+def add_to(verbs: runner.Verbs) -> None:
+    description = "what the heads attend to: by distance, by term, in the text"
+    runner.add_model_verb(verbs, "attention", description, Settings, attention, out_is_folder=True)
 
 
-def _attention(arguments: argparse.Namespace) -> int:
-    chosen = settings(arguments.overrides, Settings)
-
+def attention(trained: TrainedModel, settings: Settings, path: Path) -> runner.Outcome:
     from txl.report.figures.attention import draw_attention
     from txl.report.render.attention_page import write_page
-    from txl.runs.trained import load
 
-    trained = load(arguments.source, chosen.trust)
-    text = trained.text(chosen.split, chosen.text)
+    text = trained.text(settings.split, settings.text)
     if not len(text.tokens):
-        raise ValueError(f"{text.title} is empty: there is nothing to look at")
-    out = chosen.out / "attention.json" if chosen.out else None
-    path = result_path(trained.directory, "attention", arguments.overrides, out)
-    check_place(path)
-    result, arrays = _measure(trained, text, chosen)
+        raise ValueError(f"{text.title} is empty: there is no attention to measure")
+    result, arrays = _measure(trained, text, settings)
     _write(path, result, arrays)
-    figures = chosen.out or trained.directory / "figures"
-    drawn = draw_attention(path, figures)
-    if heads := result["segment"]["heads"]:  # the page looks at single ones
-        drawn.append(write_page(path, figures))
-    console.print(_table(result, arrays))
-    console.print("\n".join(f"{file}" for file in (path, *drawn)), soft_wrap=True)
-    if not result["complete"]:
-        of = f"the {result['tokens']:,} tokens read until then" if heads else "all; no single head was read"
-        console.print(f"interrupted: the means are of {of}", soft_wrap=True)
-    return 0 if result["complete"] else 130
+    figures = settings.out or trained.directory / "figures"
+    files = [path, *draw_attention(path, figures)]
+    if heads := result["segment"]["heads"]:  # the page shows single heads
+        files.append(write_page(path, figures))
+    read = f"the {result['tokens']:,} tokens read until then" if heads else "all; no single head was read"
+    message = None if result["complete"] else f"interrupted: the means are of {read}"
+    return runner.Outcome(as_table(result, arrays), files, message)
 
 
 def _measure(
-    trained: TrainedModel, read: TokenizedText, chosen: Settings
+    trained: TrainedModel, text: TokenizedText, settings: Settings
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Return what is measured, as JSON and as arrays; of an interrupted reading what was read until then."""
+    """Return the JSON and the arrays; after Ctrl-C those of the tokens read until then."""
     import numpy as np
 
     from txl.evaluation import attention as maps
     from txl.runs.trained import inference_context
 
-    model, text, memory = trained.model, read.tokens, chosen.memory_length
+    model, tokens, memory, batch_size = (
+        trained.model,
+        text.tokens,
+        settings.memory_length,
+        settings.batch_size,
+    )
     if memory is None:
-        memory = memory_of(trained.description.get("reading") or {})
-    segment = max(1, min(memory, ROWS)) if chosen.segment_length is None else chosen.segment_length
-    maps.check_lengths(len(text), memory, segment, chosen.batch_size)
-    first, last = maps.segment_positions(len(text), memory, segment)
-    place = int(chosen.position) if chosen.position != "random" else None
-    if place is None:
-        place = int(np.random.default_rng(chosen.seed).integers(first, last + 1))
-    asked = [0] if chosen.heads is None else chosen.heads
-    maps.check_segment(model, len(text), place, memory, segment, asked)  # refuse before the long reading
-    counted = text if chosen.tokens is None else text[: memory + chosen.tokens]
-    with inference_context(model, chosen.device, "32-true"):
-        means, complete = _read(
-            maps.mean_attention(model, counted, memory, segment, chosen.batch_size, chosen.terms)
+        memory = memory_length_of_run(trained.description.get("reading") or {})
+    segment = settings.segment_length
+    if segment is None:
+        segment = max(1, min(memory, ROWS))
+    maps.check_lengths(len(tokens), memory, segment, batch_size)
+    first, last = maps.segment_positions(len(tokens), memory, segment)
+    if settings.position == "random":
+        position = int(np.random.default_rng(settings.seed).integers(first, last + 1))
+    else:
+        position = int(settings.position)
+    # Refuse a wrong position or head before the long reading.
+    maps.check_segment(model, len(tokens), position, memory, segment, settings.heads or [0])
+    averaged = tokens if settings.tokens is None else tokens[: memory + settings.tokens]
+    with inference_context(model, settings.device, "32-true"):
+        means, complete = _read_means(
+            maps.mean_attention(model, averaged, memory, segment, batch_size, settings.terms)
         )
         entropy = means.mean("entropy")
         heads = (
             maps.representative_heads(entropy)
-            if chosen.heads is None
-            else dict.fromkeys(chosen.heads, "chosen by hand")
+            if settings.heads is None
+            else dict.fromkeys(settings.heads, "chosen by hand")
         )
         try:
-            singly = maps.attention_at(model, text, place, memory, segment, list(heads))
-        except KeyboardInterrupt:  # what was read before takes long, and is kept
+            maps_of_heads = maps.attention_at(model, tokens, position, memory, segment, list(heads))
+        except KeyboardInterrupt:  # keep the means, which took long
             heads, complete = {}, False
-            singly = np.zeros((0, segment, memory + segment), np.float32)
-    arrays = {f"mean_{name}": means.mean(name) for name in means.names} | {"segment_attention": singly}
+            maps_of_heads = np.zeros((0, segment, memory + segment), np.float32)
+    arrays = {f"mean_{name}": means.mean(name) for name in means.names} | {"segment_attention": maps_of_heads}
     labels = trained.vocabulary.labels if trained.vocabulary else (lambda ids: [str(index) for index in ids])
     encoding = type(model.position).__name__.removesuffix("Position").lower()
     encoding = "none" if encoding == "positionencoding" else encoding
@@ -145,27 +137,27 @@ def _measure(
         "schema": 1,
         "name": Path(trained.source).resolve().name,
         "source": str(trained.source),
-        "split": read.split or read.name,
+        "split": text.split or text.name,
         "unit": trained.vocabulary.unit if trained.vocabulary else "token",
         "complete": complete,
         "tokens": means.tokens,
-        "tokens_asked": len(counted) - memory,
+        "tokens_asked": len(averaged) - memory,
         "first_tokens": f"the first {memory} tokens, which have no full memory before them, are not counted",
         "layers": model.n_layer,
         "heads": model.position.n_head,
         "memory_length": memory,
         "attention_length": memory + 1,
         "segment_length": segment,
-        "batch_size": chosen.batch_size,
+        "batch_size": batch_size,
         "clamp_length": getattr(model.position, "clamp_length", None),
         "position_encoding": encoding,
         "terms": list(means.terms),
-        "terms_note": terms_note(means.terms, encoding) if chosen.terms else "the terms were not asked for",
+        "terms_note": terms_note(means.terms, encoding) if settings.terms else "the terms were not asked for",
         "entropy": entropy.tolist(),
         "segment": {
-            "position": place,
-            "seed": chosen.seed if chosen.position == "random" else None,
-            "tokens": labels(text[place - memory : place + segment].tolist()),
+            "position": position,
+            "seed": settings.seed if settings.position == "random" else None,
+            "tokens": labels(tokens[position - memory : position + segment].tolist()),
             "heads": [{"head": head, "why": why} for head, why in heads.items()],
             "top_share": TOP_SHARE,
         },
@@ -173,35 +165,33 @@ def _measure(
     return result, arrays
 
 
-def _read(reading) -> tuple[AttentionMeans, bool]:
-    """Read to the end, or until Ctrl-C; return the means and whether it was the end.
+def _read_means(segments: Iterable[AttentionMeans]) -> tuple[AttentionMeans, bool]:
+    """Return the means of all segments, or of those before Ctrl-C, and whether the reading is complete.
 
     Raises:
         KeyboardInterrupt: before any token was counted.
     """
-    columns = (TextColumn("reading"), BarColumn(), TextColumn("{task.fields[tokens]:,} tokens"))
     means = None
-    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
-        task = bar.add_task("", total=1.0, tokens=0)
-        try:
-            for means in reading:
-                bar.update(task, completed=means.progress, tokens=means.tokens)
-        except KeyboardInterrupt:
-            if means is None or not means.tokens:
-                raise
-            bar.console.print("interrupted: writing down what was read until now")
-            return means, False
+    try:
+        with runner.progress_bar("reading", total=1.0) as update:
+            for means in segments:
+                update(completed=means.progress, description=f"reading, {means.tokens:,} tokens")
+    except KeyboardInterrupt:
+        if means is None or not means.tokens:
+            raise
+        runner.console.print("interrupted: writing the means of what was read")
+        return means, False
     return means, True
 
 
-def memory_of(reading: dict[str, Any]) -> int:
-    """Return the tokens before a token that it sees in a run's own evaluation; 0 where that is not known."""
+def memory_length_of_run(reading: dict[str, Any]) -> int:
+    """Return how many earlier tokens a token attends to in a run's own evaluation; 0 if it is unknown."""
     length = reading.get("attention_length")
     return length - 1 if length else reading.get("memory_length") or 0
 
 
 def terms_note(terms: tuple[str, ...], encoding: str) -> str:
-    """Return which terms there are, and what is not to be seen in them."""
+    """Explain which terms of §3.3 the scores have, and why others are absent."""
     if len(terms) == 4:
         return "the scores have the four terms of §3.3; the paper's Figure 7 leaves (c) out"
     if terms == ("a",):
@@ -216,7 +206,7 @@ def terms_note(terms: tuple[str, ...], encoding: str) -> str:
 
 
 def _write(path: Path, result: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-    """Write the arrays beside the JSON, which comes last: where it is, they are."""
+    """Write the arrays beside the JSON, and the JSON last, so that it never stands without them."""
     import numpy as np
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -226,11 +216,11 @@ def _write(path: Path, result: dict[str, Any], arrays: dict[str, np.ndarray]) ->
         part.replace(path.with_suffix(".npz"))
     finally:
         part.unlink(missing_ok=True)
-    write_result(path, result)
+    runner.write_result(path, result)
 
 
-def _table(result: dict[str, Any], arrays: dict[str, np.ndarray]) -> Table:
-    """Return the heads that were looked at singly, beside what all of them do on average."""
+def as_table(result: dict[str, Any], arrays: dict[str, np.ndarray]) -> Table:
+    """Return the single heads, and a uniform one for comparison."""
     import numpy as np
 
     mean = arrays["mean_attention"]
@@ -238,12 +228,12 @@ def _table(result: dict[str, Any], arrays: dict[str, np.ndarray]) -> Table:
     table = Table(box=box.SIMPLE_HEAVY, pad_edge=False, caption=result["terms_note"], caption_justify="left")
     for heading in ("head", "layer", "", "entropy (bits)", "mean distance", "on itself"):
         table.add_column(heading, justify="left" if heading == "" else "right")
-    for chosen in result["segment"]["heads"]:
-        head = chosen["head"]
+    for entry in result["segment"]["heads"]:
+        head = entry["head"]
         table.add_row(
             str(head),
             str(head // result["heads"] + 1),
-            chosen["why"],
+            entry["why"],
             f"{result['entropy'][head] / np.log(2):.2f}",
             f"{distance[head]:.1f}",
             f"{mean[head, 0]:.1%}",

@@ -1,4 +1,4 @@
-"""`txl import` and `txl export`: checkpoints of others in, ours out."""
+"""`txl import` and `txl export`: convert checkpoints."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ import argparse
 import json
 from pathlib import Path
 
-from txl.verbs.common import console
+from txl.verbs.runner import Verbs, console
 
 
-def add_to(verbs: argparse._SubParsersAction) -> None:
-    """Add the verb to the command line."""
-    for name, what in {
-        "import": "a Hugging Face or authors' checkpoint becomes ours, one safe file",
-        "export": "a run or a checkpoint becomes one safe file, .safetensors",
+def add_to(verbs: Verbs) -> None:
+    for name, description in {
+        "import": "convert a checkpoint of Hugging Face or the authors to one safe file",
+        "export": "convert a run or a checkpoint to one safe file, .safetensors",
     }.items():
-        verb = verbs.add_parser(name, help=what)
+        verb = verbs.add_parser(name, help=description)
         verb.add_argument(
             "source",
             type=Path,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
-import os
+import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from txl.verbs.common import add_source, check_place, console, result_path, settings, write_result
+from rich import box
+from rich.table import Table
+
+from txl.verbs import runner
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,28 +19,28 @@ if TYPE_CHECKING:
     from txl.evaluation.perplexity import Reading
     from txl.runs.trained import TrainedModel
 
-WINDOW_STRIDE = 32  # of models without memory, unless another is asked for
+WINDOW_STRIDE = 32  # the default for models without memory
 
 
 @dataclass
-class Evaluate:
-    """The settings of the verb; what is null is as the run evaluates.
+class Settings:
+    """Settings of the verb; null takes the value of the run's own evaluation.
 
     Attributes:
-        split: valid, test or train of the run's own corpus (test)
-        text: a file of your own to read instead
-        attention_length: keys a query may see, itself included; several to compare: [64,128,256]
+        split: valid, test or train of the run's corpus (test)
+        text: a text file of your own instead
+        attention_length: keys a query may attend to, itself included; several to compare: [64,128,256]
         memory_length: slots of the memory; with an attention length as many as it needs
         segment_length: tokens of a segment
-        clamp_length: distances beyond this count as this
-        batch_size: parts of the text read side by side; changes the speed, not the number (8)
-        stride: windows of the attention length without memory, of which so many targets are scored: 1 is one
-            prediction a forward pass
-        reset_every: forget the memory before every so many segments
-        warm_up: tokens each part reads before it, unscored; null for all that a score can depend on
-        tokens: how much of the text is read, from its beginning; null for all
+        clamp_length: larger distances count as this one
+        batch_size: parts of the text read side by side; changes the speed, not the score (8)
+        stride: targets scored in each window of the attention length, without memory; 1 is one prediction a
+            forward pass
+        reset_every: clear the memory every so many segments
+        warm_up: unscored tokens before each part; null for all that a score can depend on
+        tokens: how many tokens are read, from the beginning; null for all
         scores: a file for the score of every token, tab-separated
-        out: where the JSON goes; null for evaluations/ of the run
+        out: path of the JSON; null for evaluations/ of the run
         precision: auto, 32-true, 64-true, bf16-mixed or 16-mixed
         device: auto, cpu, cuda, cuda:1, …
         trust: true to run code of your own that the run names
@@ -62,92 +64,81 @@ class Evaluate:
     trust: bool = False
 
     def __post_init__(self) -> None:
-        positive = ("segment_length", "clamp_length", "batch_size", "stride", "reset_every", "tokens")
-        named = {key: getattr(self, key) for key in positive}
-        named |= {"attention_length": min(self.attention_length or [1])}
-        for key, value in named.items():
-            if value is not None and value < 1:
-                raise ValueError(f"{key}={value} must be positive")
-        for key in ("memory_length", "warm_up"):
-            if (value := getattr(self, key)) is not None and value < 0:
-                raise ValueError(f"{key}={value} must be 0 or more")
+        lengths = "segment_length", "clamp_length", "batch_size", "stride", "reset_every", "tokens"
+        runner.check_at_least(self, 1, *lengths, "attention_length")
+        runner.check_at_least(self, 0, "memory_length", "warm_up")
         if self.stride is not None and self.memory_length:
             raise ValueError(f"stride is for windows without memory, not memory_length={self.memory_length}")
 
 
-def add_to(verbs: argparse._SubParsersAction) -> None:
-    """Add the verb to the command line."""
-    verb = verbs.add_parser("evaluate", help="perplexity or bits of a text, at one or many attention lengths")
-    add_source(verb, Evaluate)
-    verb.set_defaults(run=_evaluate)
+def add_to(verbs: runner.Verbs) -> None:
+    description = "perplexity or bits of a text, at one or many attention lengths"
+    runner.add_model_verb(verbs, "evaluate", description, Settings, evaluate)
 
 
-def _evaluate(arguments: argparse.Namespace) -> int:
-    asked = settings(arguments.overrides, Evaluate)
+def evaluate(trained: TrainedModel, settings: Settings, path: Path) -> runner.Outcome:
+    from txl.runs.trained import inference_context
 
-    from txl.runs.trained import inference_context, load
-
-    trained = load(arguments.source, asked.trust)
-    tokens, what = tokens_of(trained, asked)
-    clamp = asked.clamp_length
+    tokens, title = read_tokens(trained, settings)
+    clamp = settings.clamp_length
     if clamp is not None:
         if not hasattr(trained.model.position, "clamp_length"):
             raise ValueError(f"clamp_length={clamp}: the position encoding of {trained.source} has no clamp")
         trained.model.position.clamp_length = clamp
-    readings = readings_of(trained, asked, len(tokens))
-    path = result_path(trained.directory, "evaluate", arguments.overrides, asked.out)
-    for place in filter(None, (path, asked.scores)):
-        check_place(place)
-    unit, per_token, status = trained.vocabulary.unit, [], "completed"
-    result = {"schema": 1, "verb": "evaluate", "source": str(trained.source), "read": what, "unit": unit}
-    with inference_context(trained.model, asked.device, asked.precision) as (device, precision):
-        result |= {"status": "interrupted", "device": str(device), "precision": precision, "attention": []}
+    readings = plan_readings(trained, settings, len(tokens))
+    if settings.scores:
+        runner.check_writable(settings.scores)
+    unit = trained.known_vocabulary().unit
+    entries: list[dict[str, Any]] = []
+    scores: list[np.ndarray] = []
+    result = {"schema": 1, "verb": "evaluate", "source": str(trained.source), "read": title, "unit": unit}
+    with inference_context(trained.model, settings.device, settings.precision) as (device, precision):
+        result |= {"status": "interrupted", "device": str(device), "precision": precision}
+        result |= {"attention": entries}
         for reading in readings:
-            entry, scores = scored(trained, tokens, reading)
+            entry, scores_of_reading = score_reading(trained, tokens, reading)
+            interrupted = entry["partial"]
             if entry["tokens_scored"]:
-                result["attention"].append(entry)
-                per_token.append(scores)
-                write_result(path, result)
-            if entry["partial"]:
-                status = "interrupted"
+                entries.append(entry)
+                scores.append(scores_of_reading)
+                runner.write_result(path, result)
+            if interrupted:
                 break
-    if not per_token:
-        console.print("interrupted before a token was scored, and nothing is written", style="red")
-        return 130
-    result["status"] = status
-    write_result(path, result)
-    written = [path]
-    if len(result["attention"]) > 1:
+    if not entries:
+        return runner.Outcome(interrupted="interrupted before any token was scored; nothing is written")
+    if not interrupted:
+        result["status"] = "completed"
+    runner.write_result(path, result)
+    files = [path]
+    if len(entries) > 1:
         from txl.report.figures.attention_length import draw_attention_lengths
 
         figure = trained.directory / "figures" / f"{path.stem}.png"
-        written.append(draw_attention_lengths(result["attention"], unit, what, figure))
-    if asked.scores:
-        write_scores(asked.scores, trained, tokens, result["attention"], per_token)
-        written.append(asked.scores)
-    console.print(as_table(result))
-    for file in written:
-        console.print(os.path.relpath(file), markup=False, soft_wrap=True)
-    if status == "interrupted":
-        done = sum(entry["tokens_scored"] for entry in result["attention"])
-        console.print(f"interrupted: {done:,} tokens were scored, and the JSON says partial", style="red")
-        return 130
-    return 0
+        files.append(draw_attention_lengths(entries, unit, title, figure))
+    if settings.scores:
+        write_scores(settings.scores, trained, tokens, entries, scores)
+        files.append(settings.scores)
+    scored = sum(entry["tokens_scored"] for entry in entries)
+    message = f"interrupted: {scored:,} tokens were scored, and the JSON says partial"
+    return runner.Outcome(as_table(result), files, message if interrupted else None)
 
 
-def tokens_of(trained: TrainedModel, asked: Evaluate) -> tuple[np.ndarray, str]:
-    """Return the ids of the text that is asked for, and what it is.
+def read_tokens(trained: TrainedModel, settings: Settings) -> tuple[np.ndarray, str]:
+    """Return the ids of the text to score, and its title.
 
     Raises:
         ValueError: an empty text, one with unknown symbols, or no vocabulary to read it with.
     """
-    text = trained.text(asked.split, asked.text)
+    text = trained.text(settings.split, settings.text)
     if text.split is None and len(text.tokens):
-        unknown = trained.vocabulary.id_of(trained.vocabulary.unknown)
+        vocabulary = trained.known_vocabulary()
+        unknown = vocabulary.id_of(vocabulary.unknown)
         if unknown is not None:
             count, rate = len(text.tokens), float((text.tokens == unknown).mean())
-            console.print(f"{asked.text}: {count:,} words, {rate:.2%} of them unknown", soft_wrap=True)
-    tokens = text.tokens[: None if asked.tokens is None else asked.tokens + 1]
+            runner.console.print(
+                f"{settings.text}: {count:,} words, {rate:.2%} of them unknown", soft_wrap=True
+            )
+    tokens = text.tokens[: None if settings.tokens is None else settings.tokens + 1]
     if len(tokens) < 2:
         raise ValueError(
             f"{text.title}: {len(tokens)} tokens; scoring needs at least 2, one to read and one to score"
@@ -155,8 +146,8 @@ def tokens_of(trained: TrainedModel, asked: Evaluate) -> tuple[np.ndarray, str]:
     return tokens, text.title
 
 
-def readings_of(trained: TrainedModel, asked: Evaluate, length: int) -> list[Reading]:
-    """Return how the text is read at each of the attention lengths; by documents where the run reads so.
+def plan_readings(trained: TrainedModel, settings: Settings, length: int) -> list[Reading]:
+    """Return how the text of `length` tokens is read at each attention length, by documents if the run did.
 
     Raises:
         ValueError: a border the vocabulary does not hold, a context longer than the text, or lengths that
@@ -164,56 +155,49 @@ def readings_of(trained: TrainedModel, asked: Evaluate, length: int) -> list[Rea
     """
     from txl.evaluation.perplexity import Reading
 
-    own = trained.description.get("reading") or {}
-    segment = asked.segment_length or own.get("segment_length") or 128
-    recurrent = own.get("memory_length") if asked.memory_length is None else asked.memory_length
-    border = trained.vocabulary.encode(own["border"].encode()).tolist() if "border" in own else None
-    given, readings = asked.attention_length, []
-    for attention in given or [own.get("attention_length")]:
-        memory = recurrent or 0
-        if asked.stride is not None or (given and not recurrent):
+    run = trained.description.get("reading") or {}
+    segment = settings.segment_length or run.get("segment_length") or 128
+    recurrent = run.get("memory_length") if settings.memory_length is None else settings.memory_length
+    border = trained.known_vocabulary().encode(run["border"].encode()).tolist() if "border" in run else None
+    given, readings = settings.attention_length, []
+    for attention in given or [run.get("attention_length")]:
+        if settings.stride is not None or (given and not recurrent):
             window = attention or segment
-            sizes = window, 0, None, min(asked.stride or WINDOW_STRIDE, window)
+            lengths = window, 0, None, min(settings.stride or WINDOW_STRIDE, window)
         else:
-            if given and asked.memory_length is None:
-                memory = attention - 1
-            as_run = not given and segment == own.get("segment_length")
-            stride = own.get("stride") if as_run else None
-            sizes = segment, memory, attention, stride or segment
-        longest, size, reach, stride = sizes
-        sizes = asked.batch_size, longest, size, reach, stride
-        reading = Reading(*sizes, asked.reset_every, asked.warm_up, border)
-        context = max(attention if given else 0, asked.memory_length or 0)
-        if context > length:  # of what was asked for: a short text may be read with the lengths of the run
+            memory = attention - 1 if given and settings.memory_length is None else recurrent or 0
+            as_run = not given and segment == run.get("segment_length")
+            lengths = segment, memory, attention, (run.get("stride") if as_run else None) or segment
+        # Only requested lengths are checked: a short text may be read with the lengths of the run.
+        context = max(attention if given else 0, settings.memory_length or 0)
+        if context > length:
             raise ValueError(
                 f"a context of {context:,} tokens is longer than the text, which has {length:,}; "
                 "use a smaller attention_length or memory_length, or more text"
             )
-        readings.append(reading)
+        readings.append(
+            Reading(settings.batch_size, *lengths, settings.reset_every, settings.warm_up, border)
+        )
     return readings
 
 
-def scored(trained: TrainedModel, tokens: np.ndarray, reading: Reading) -> tuple[dict[str, Any], np.ndarray]:
-    """Return an entry of the JSON for one way of reading, and the score of every target, nan where none."""
+def score_reading(
+    trained: TrainedModel, tokens: np.ndarray, reading: Reading
+) -> tuple[dict[str, Any], np.ndarray]:
+    """Return an entry of the JSON, and the score of every target, NaN for those not scored."""
     import numpy as np
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from txl.evaluation.perplexity import half_interval, score_text
     from txl.records.units import bits, perplexity
 
     scores, partial, warm_up = np.full(len(tokens) - 1, np.nan, np.float64), False, None
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    began = time.perf_counter()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(f"attention length {reading.longest_attention}", total=len(scores))
+    start = time.perf_counter()
+    with runner.progress_bar(f"attention length {reading.longest_attention}", len(scores)) as update:
         try:
-            warm_up = score_text(
-                trained.model, tokens, reading, scores, lambda count: bar.advance(task, count)
-            )
+            warm_up = score_text(trained.model, tokens, reading, scores, lambda count: update(advance=count))
         except KeyboardInterrupt:
             partial = True
-    seconds, count = time.perf_counter() - began, int((~np.isnan(scores)).sum())
+    seconds, count = time.perf_counter() - start, int((~np.isnan(scores)).sum())
     loss, half = float(np.nanmean(scores)) if count else float("nan"), half_interval(scores)
     entry: dict[str, Any] = {
         "attention_length": reading.attention_length or reading.longest_attention,
@@ -225,10 +209,10 @@ def scored(trained: TrainedModel, tokens: np.ndarray, reading: Reading) -> tuple
         "streams": "ordered" if reading.border is None else "documents",
         "batch_size": reading.batch_size,
     }
-    bounds = {"_low": loss - half, "_high": loss + half} if half == half else {}  # too few scores for any
+    bounds = {"_low": loss - half, "_high": loss + half} if half == half else {}  # NaN for too few scores
     for name, value in {"": loss, **bounds}.items():
         entry[f"loss{name}"], entry[f"perplexity{name}"] = value, perplexity(value)
-        if trained.vocabulary.unit in ("byte", "char"):
+        if trained.known_vocabulary().unit in ("byte", "char"):
             entry[f"bits_per_character{name}"] = bits(value)
     return entry | {
         "tokens_scored": count,
@@ -239,11 +223,7 @@ def scored(trained: TrainedModel, tokens: np.ndarray, reading: Reading) -> tuple
     }, scores
 
 
-def as_table(result: dict[str, Any]):
-    """Return the result, to be printed."""
-    from rich import box
-    from rich.table import Table
-
+def as_table(result: dict[str, Any]) -> Table:
     from txl.records.units import metric_of, score_key
 
     key, (_, name) = score_key(result["unit"]), metric_of(result["unit"])
@@ -275,9 +255,7 @@ def write_scores(
     scores: list[np.ndarray],
 ) -> None:
     """Write a line for each target: its place, id and symbol, and its score in nats at each length."""
-    import json
-
-    lines = trained.vocabulary.lines()
+    lines = trained.known_vocabulary().lines()
     names = [f"score_at_{entry['attention_length']}" for entry in entries]
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8") as file:

@@ -1,44 +1,40 @@
-"""`txl generate`: what a model writes after a prompt, as in the paper's Appendix E."""
+"""`txl generate`: continue a prompt, as in the paper's Appendix E."""
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from txl.verbs.common import add_source, check_place, console, result_path, settings, write_result
+from txl.verbs import runner
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from txl.runs.trained import TrainedModel
 
-COLDEST = 1e-6  # temperature: below, logits may be divided to infinity
-BETWEEN = "---"  # the line between the prompts of a file
+MIN_TEMPERATURE = 1e-6  # below, dividing logits by it can overflow
+SEPARATOR = "---"  # the line between the prompts of a file
 
 
 @dataclass
-class Generate:
-    """The settings of the verb. Without prompt, file or position it is a random position.
+class Settings:
+    """Settings of the verb. Without prompt, file or position, a random position of the split is continued.
 
     Attributes:
-        prompt: the text to go on from
-        file: a file with the text, or with several, a line of --- between them
-        position: random, or a number: go on from this token of the text of a split
-        split: test, valid or train: of the run's own corpus, for position (test)
+        prompt: the text to continue
+        file: a file with the text, or with several, separated by lines of ---
+        position: random, or a number: continue the text of a split from this token
+        split: test, valid or train of the run's corpus, for position (test)
         context: tokens read before the position, the paper's longest (512)
-        tokens: how many to write (200)
+        tokens: how many to generate (200)
         memory_length: slots of the memory; null for the attention length of the run's evaluation
-        top_k: only the k likeliest can be drawn, 40 as in the paper; null for all
-        top_p: only the fewest that have this probability together; null for all
-        temperature: logits are divided by it (1)
-        greedy: true to take the likeliest always
-        seed: of the random numbers, the random position among them (1)
-        samples: how many to write after each prompt (1)
-        out: where the JSON goes, and beside it the .md; null for evaluations/ of the run
+        top_k: sample from the k most probable tokens, 40 as in the paper; null for all
+        top_p: sample from the fewest tokens with this total probability; null for all
+        temperature: divides the logits (1)
+        greedy: true to take the most probable token always
+        seed: of sampling and of the random position (1)
+        samples: how many for each prompt (1)
+        out: path of the JSON, beside which the .md goes; null for evaluations/ of the run
         precision: auto, 32-true, 64-true, bf16-mixed or 16-mixed
         device: auto, cpu, cuda, cuda:1, …
         trust: true to run code of your own that the run names
@@ -64,209 +60,200 @@ class Generate:
 
     def __post_init__(self) -> None:
         if sum(given is not None for given in (self.prompt, self.file, self.position)) > 1:
-            raise ValueError("prompt, file and position exclude each other; say one of them")
-        for key in ("context", "tokens", "top_k", "samples"):
-            if (value := getattr(self, key)) is not None and value < 1:
-                raise ValueError(f"{key}={value} must be positive")
-        if not COLDEST <= self.temperature < float("inf"):
+            raise ValueError("prompt, file and position exclude each other; give one of them")
+        runner.check_at_least(self, 1, "context", "tokens", "top_k", "samples")
+        runner.check_at_least(self, 0, "memory_length")
+        runner.check_position(self.position)
+        if not MIN_TEMPERATURE <= self.temperature < float("inf"):
             raise ValueError(
-                f"temperature={self.temperature} must be {COLDEST} or more; greedy=true takes the likeliest"
+                f"temperature={self.temperature} must be {MIN_TEMPERATURE} or more; greedy=true takes the "
+                "most probable token"
             )
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"seed={self.seed} must be from 0 to 2**63 - 1")
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise ValueError(f"top_p={self.top_p} must be above 0 and at most 1")
-        if self.memory_length is not None and self.memory_length < 0:
-            raise ValueError(f"memory_length={self.memory_length} must be 0 or more")
         if self.out is not None and self.out.suffix == ".md":
-            raise ValueError(f"out={self.out} is where the page goes; name the JSON, out=….json")
-        if self.position not in (None, "random") and not self.position.isdecimal():
-            raise ValueError(f"position={self.position}: expected random or the number of a token")
+            raise ValueError(f"out={self.out} is the path of the page; name the JSON, out=….json")
 
 
-def add_to(verbs: argparse._SubParsersAction) -> None:
-    """Add the verb to the command line."""
-    verb = verbs.add_parser("generate", help="what a model writes after a prompt or a place of its test text")
-    add_source(verb, Generate)
-    verb.set_defaults(run=_generate)
+def add_to(verbs: runner.Verbs) -> None:
+    description = "continue a prompt, or a position of the test text"
+    runner.add_model_verb(verbs, "generate", description, Settings, generate)
 
 
-def _generate(arguments: argparse.Namespace) -> int:
-    asked = settings(arguments.overrides, Generate)
+def generate(trained: TrainedModel, settings: Settings, path: Path) -> runner.Outcome:
+    from txl.runs.trained import inference_context
 
-    from txl.runs.trained import inference_context, load
-
-    trained = load(arguments.source, asked.trust)
-    prompts, reference, place = prompts_of(trained, asked)
-    path = result_path(trained.directory, "generate", arguments.overrides, asked.out)
-    check_place(path)
-    with inference_context(trained.model, asked.device, asked.precision):
-        written, whole = drawn(trained, prompts, asked)
-    texts = [
-        {
-            "prompt": shown(trained, prompt),
-            "samples": [shown(trained, ids) for ids in samples],
-            "ids": samples,
-        }
-        for prompt, samples in zip(prompts, written, strict=True)
-    ]
+    prompts, reference, place = read_prompts(trained, settings)
+    memory_length = memory_length_for(trained, settings)
+    with inference_context(trained.model, settings.device, settings.precision):
+        samples, complete = draw_samples(trained, prompts, settings, memory_length)
+    sampling = "tokens", "top_k", "top_p", "temperature", "greedy", "seed", "samples"
     result: dict[str, Any] = {
         "schema": 1,
         "verb": "generate",
         "source": str(trained.source),
-        "status": "completed" if whole else "interrupted",
-        "settings": {
-            key: getattr(asked, key)
-            for key in ("tokens", "top_k", "top_p", "temperature", "greedy", "seed", "samples")
-        },
-        "memory_length": slots_of(trained, asked),
+        "status": "completed" if complete else "interrupted",
+        "settings": {key: getattr(settings, key) for key in sampling},
+        "memory_length": memory_length,
         "place": place,
-        "texts": texts,
+        "texts": [
+            {
+                "prompt": decode(trained, prompt),
+                "samples": [decode(trained, ids) for ids in of_prompt],
+                "ids": of_prompt,
+            }
+            for prompt, of_prompt in zip(prompts, samples, strict=True)
+        ],
         "reference": reference,
     }
-    write_result(path, result)
+    runner.write_result(path, result)
     page = path.with_suffix(".md")
     page.write_text(as_markdown(result), "utf-8")
-    for file in (path, page):
-        console.print(os.path.relpath(file), markup=False, soft_wrap=True)
-    if not whole:
-        console.print(f"interrupted after {len(written[0][0]):,} tokens; the files hold them", style="red")
-    return 0 if whole else 130
+    message = f"interrupted after {len(samples[0][0]):,} tokens; the files hold them"
+    return runner.Outcome(None, [path, page], None if complete else message)
 
 
-def prompts_of(trained: TrainedModel, asked: Generate) -> tuple[list[list[int]], str | None, str | None]:
-    """Return the prompts as ids, and for a place in a corpus how its text goes on and which place it is.
+def read_prompts(trained: TrainedModel, settings: Settings) -> tuple[list[list[int]], str | None, str | None]:
+    """Return the prompts as ids; for a position in a corpus also how its text continues, and its name.
 
     Raises:
-        ValueError: an empty prompt, unknown symbols, a place outside the text.
+        ValueError: an empty prompt, unknown symbols, a position outside the text.
     """
     import numpy as np
 
-    if asked.prompt is not None or asked.file is not None:
-        text = asked.prompt if asked.prompt is not None else written_in(asked.file)
-        pieces, lines = [[]], text.split("\n")
-        for line in lines:
-            if line.removesuffix("\r") == BETWEEN and asked.file is not None:
-                pieces.append([])
-            else:
-                pieces[-1].append(line)
-        return [encoded(trained, "\n".join(piece)) for piece in pieces], None, None
-    text = trained.text(asked.split)
+    if settings.prompt is not None:
+        return [encode(trained, settings.prompt)], None, None
+    if settings.file is not None:
+        return [encode(trained, piece) for piece in split_file(settings.file)], None, None
+    text = trained.text(settings.split)
     tokens = text.tokens
-    place = asked.position
-    if place in (None, "random"):
-        place = int(np.random.default_rng(asked.seed).integers(1, len(tokens)))
-    place = int(place)
-    if not 1 <= place <= len(tokens):
-        raise ValueError(f"position={place} must be from 1 to {len(tokens):,}, the tokens of {asked.split}")
-    after = shown(trained, tokens[place : place + asked.tokens].tolist())
-    where = f"{text.title}, token {place:,}"
-    return [tokens[max(0, place - asked.context) : place].tolist()], after, where
+    if settings.position in (None, "random"):
+        position = int(np.random.default_rng(settings.seed).integers(1, len(tokens)))
+    else:
+        position = int(settings.position)
+    if not 1 <= position <= len(tokens):
+        raise ValueError(
+            f"position={position} must be from 1 to {len(tokens):,}, the tokens of {settings.split}"
+        )
+    reference = decode(trained, tokens[position : position + settings.tokens].tolist())
+    prompt = tokens[max(0, position - settings.context) : position].tolist()
+    return [prompt], reference, f"{text.title}, token {position:,}"
 
 
-def written_in(file: Path) -> str:
-    """Return the text of a file, its line ends as they are, without the last one."""
+def split_file(file: Path) -> list[str]:
+    """Return the prompts of a file, with their line ends, except the last of the file."""
     try:
-        return file.read_bytes().decode().removesuffix("\n")
+        text = file.read_bytes().decode().removesuffix("\n")
     except UnicodeDecodeError as error:
         raise ValueError(f"file={file} is no text in UTF-8: {error}") from error
+    pieces: list[list[str]] = [[]]
+    for line in text.split("\n"):
+        if line.removesuffix("\r") == SEPARATOR:
+            pieces.append([])
+        else:
+            pieces[-1].append(line)
+    return ["\n".join(piece) for piece in pieces]
 
 
-def encoded(trained: TrainedModel, text: str) -> list[int]:
-    """Return a prompt as ids, words cut as the vocabulary has them, and say how many are unknown."""
-    vocabulary = trained.vocabulary
-    if vocabulary is not None and vocabulary.unit == "word":
+def encode(trained: TrainedModel, text: str) -> list[int]:
+    """Return a prompt as ids, its words separated as in the corpus; print how many are unknown."""
+    vocabulary = trained.known_vocabulary("the prompt")
+    if vocabulary.unit == "word":
         from txl.data.punctuation import as_corpus
 
         text = as_corpus(text, vocabulary)
-    ids: np.ndarray = trained.encoded(text.encode(), "the prompt", ends=False)
+    ids = trained.encode(text.encode(), "the prompt", ends=False)
     if not len(ids):
-        raise ValueError("the prompt is empty: the model needs a token to go on from")
+        raise ValueError("the prompt is empty: the model needs a token to continue")
     unknown = vocabulary.id_of(vocabulary.unknown)
     if unknown is not None and (ids == unknown).any():
-        words = [word for word in text.split() if vocabulary.id_of(word) is None]
-        rate, named = float((ids == unknown).mean()), ", ".join(dict.fromkeys(words))
-        console.print(f"{rate:.0%} of the prompt is unknown and read as <unk>: {named}", markup=False)
+        words = dict.fromkeys(word for word in text.split() if vocabulary.id_of(word) is None)
+        rate = float((ids == unknown).mean())
+        runner.console.print(
+            f"{rate:.0%} of the prompt is unknown and read as <unk>: {', '.join(words)}", markup=False
+        )
     return ids.tolist()
 
 
-def slots_of(trained: TrainedModel, asked: Generate) -> int:
-    """Return how many states the memory holds."""
-    if asked.memory_length is not None:
-        return asked.memory_length
-    own = trained.description.get("reading") or {}
-    reach = (own.get("memory_length") or 0) + (own.get("segment_length") or 1)
-    return min(reach, own.get("attention_length") or reach) - 1
-
-
-def drawn(
-    trained: TrainedModel, prompts: list[list[int]], asked: Generate
-) -> tuple[list[list[list[int]]], bool]:
-    """Return the samples of each prompt, and whether they are whole; a single one is printed as it comes."""
-    import torch
-    from rich.console import Console
-    from rich.progress import track
-
-    from txl.evaluation.generation import generate, left_pad
-
-    device = trained.model.embedding.bias.device
-    rows = [torch.tensor(prompt, device=device) for prompt in prompts for _ in range(asked.samples)]
-    prompt_BL, starts = left_pad(rows)
-    segment = (trained.description.get("reading") or {}).get("segment_length") or 128
-    stream = generate(
-        trained.model,
-        prompt_BL,
-        trained.model.empty_memory(len(rows), slots_of(trained, asked)),
-        segment,
-        0.0 if asked.greedy else asked.temperature,
-        asked.top_k,
-        torch.Generator(device).manual_seed(asked.seed),
-        asked.top_p,
-        starts,
-    )
-    steps, ids, whole = itertools.islice(stream, asked.tokens), [[] for _ in rows], True
-    if len(rows) > 1:
-        steps = track(steps, "writing", asked.tokens, console=Console(stderr=True), transient=True)
-    else:
-        console.print(shown(trained, prompts[0]), style="dim", end="", markup=False, soft_wrap=True)
-    said = len(shown(trained, prompts[0]))
-    try:
-        for token_B in steps:
-            for row, token in zip(ids, token_B.tolist(), strict=True):
-                row.append(token)
-            if len(rows) == 1:
-                text = shown(trained, prompts[0] + ids[0]).rstrip("\ufffd")  # half of a character is none yet
-                console.print(text[said:], style="bold", end="", markup=False, soft_wrap=True)
-                said = max(said, len(text))
-    except KeyboardInterrupt:
-        whole = False
-    if len(rows) == 1:
-        console.print("\n")
-    else:
-        for number, row in enumerate(ids):
-            console.print(
-                shown(trained, rows[number].tolist()), style="dim", end="", markup=False, soft_wrap=True
-            )
-            console.print(f"⟶{shown(trained, row)}\n", style="bold", markup=False, soft_wrap=True)
-    return [ids[begin : begin + asked.samples] for begin in range(0, len(ids), asked.samples)], whole
-
-
-def shown(trained: TrainedModel, ids: list[int]) -> str:
-    """Return ids as people read them."""
-    text = trained.vocabulary.decode(ids).decode(errors="replace")
-    if trained.vocabulary.unit == "word":
+def decode(trained: TrainedModel, ids: list[int]) -> str:
+    """Return ids as text; words with the spacing of plain text."""
+    vocabulary = trained.known_vocabulary()
+    text = vocabulary.decode(ids).decode(errors="replace")
+    if vocabulary.unit == "word":
         from txl.data.punctuation import as_written
 
         return as_written(text)
     return text
 
 
+def memory_length_for(trained: TrainedModel, settings: Settings) -> int:
+    if settings.memory_length is not None:
+        return settings.memory_length
+    reading = trained.description.get("reading") or {}
+    longest = (reading.get("memory_length") or 0) + (reading.get("segment_length") or 1)
+    return min(longest, reading.get("attention_length") or longest) - 1
+
+
+def draw_samples(
+    trained: TrainedModel, prompts: list[list[int]], settings: Settings, memory_length: int
+) -> tuple[list[list[list[int]]], bool]:
+    """Return the samples of each prompt, and whether they are complete; print a single one as it grows."""
+    import torch
+
+    from txl.evaluation.generation import generate, left_pad
+
+    device = trained.model.embedding.bias.device
+    rows = [prompt for prompt in prompts for _ in range(settings.samples)]
+    prompt_BL, starts = left_pad([torch.tensor(row, device=device) for row in rows])
+    stream = generate(
+        trained.model,
+        prompt_BL,
+        trained.model.empty_memory(len(rows), memory_length),
+        (trained.description.get("reading") or {}).get("segment_length") or 128,
+        0.0 if settings.greedy else settings.temperature,
+        settings.top_k,
+        torch.Generator(device).manual_seed(settings.seed),
+        settings.top_p,
+        starts,
+    )
+    ids: list[list[int]] = [[] for _ in rows]
+    single, complete = len(rows) == 1, True
+    printed = decode(trained, rows[0])
+    if single:
+        print_text(printed, "dim")
+    try:
+        with runner.progress_bar("generating", settings.tokens, visible=not single) as update:
+            for token_B in itertools.islice(stream, settings.tokens):
+                for row, token in zip(ids, token_B.tolist(), strict=True):
+                    row.append(token)
+                if single:
+                    text = decode(trained, rows[0] + ids[0]).rstrip("\ufffd")  # an incomplete character
+                    print_text(text[len(printed) :], "bold")
+                    printed = max(printed, text, key=len)
+                update(advance=1)
+    except KeyboardInterrupt:
+        complete = False
+    if single:
+        runner.console.print("\n")
+    else:
+        for prompt, row in zip(rows, ids, strict=True):
+            print_text(decode(trained, prompt), "dim")
+            print_text(f"⟶{decode(trained, row)}\n", "bold", end="\n")
+    return [ids[start : start + settings.samples] for start in range(0, len(ids), settings.samples)], complete
+
+
+def print_text(text: str, style: str, end: str = "") -> None:
+    runner.console.print(text, style=style, end=end, markup=False, soft_wrap=True)
+
+
 def as_markdown(result: dict[str, Any]) -> str:
-    """Return contexts, samples and settings as a page, as the paper's Appendix E shows them."""
-    said = ", ".join(f"{key} {value}" for key, value in result["settings"].items() if value is not None)
+    """Return contexts, samples and settings as a page in the layout of the paper's Appendix E."""
+    settings = ", ".join(f"{key} {value}" for key, value in result["settings"].items() if value is not None)
     parts = [
         "# Generated text",
-        f"Model: `{result['source']}`, memory {result['memory_length']:,}.  \nDrawn: {said}.",
+        f"Model: `{result['source']}`, memory {result['memory_length']:,}.  \nDrawn: {settings}.",
     ]
     if result["status"] != "completed":
         parts.append("**Interrupted: the samples are shorter than asked for.**")
@@ -281,7 +268,7 @@ def as_markdown(result: dict[str, Any]) -> str:
 
 
 def quoted(text: str) -> str:
-    """Return a text in a Markdown block that nothing in it can end."""
+    """Return a text in a Markdown block whose fence does not occur in it."""
     fence = "```"
     while fence in text:
         fence += "`"

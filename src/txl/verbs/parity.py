@@ -1,4 +1,4 @@
-"""`txl parity`: the model beside values of the authors' code."""
+"""`txl parity`: compare the model with reference values of the authors' code."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from pathlib import Path
 from rich import box
 from rich.table import Table
 
-from txl.verbs.common import console
+from txl.verbs.runner import Verbs, console
 
 
-def add_to(verbs: argparse._SubParsersAction) -> None:
-    """Add the verb to the command line."""
+def add_to(verbs: Verbs) -> None:
     verb = verbs.add_parser("parity", help="compare the model with reference values of the authors' code")
     verb.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a .npz of reference values")
     verb.set_defaults(run=_parity)

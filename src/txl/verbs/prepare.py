@@ -1,34 +1,68 @@
-"""`txl prepare`: fetch, check and prepare a corpus, and say what is in it."""
+"""`txl prepare`: fetch, check and prepare a corpus, and report its contents."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import logging
 import sys
+from typing import Any
 
-from txl.verbs.common import composing, console
+from rich import box
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from txl.verbs.runner import Verbs, compose_unnamed, composition_errors, console
 
 
-def add_to(verbs: argparse._SubParsersAction) -> None:
-    """Add the verb to the command line."""
-    verb = verbs.add_parser("prepare", help="fetch, check and prepare a corpus, and say what is in it")
+def add_to(verbs: Verbs) -> None:
+    verb = verbs.add_parser("prepare", help="fetch, check and prepare a corpus, and report its contents")
     verb.add_argument("overrides", nargs="*", help="as for train.py: data=wikitext103 data.unit=bpe")
     verb.add_argument("--json", action="store_true", help="JSON to standard output, and nothing else")
     verb.set_defaults(run=_prepare)
 
 
 def _prepare(arguments: argparse.Namespace) -> int:
-    import logging
+    from omegaconf import OmegaConf
 
     from txl.data import report
-    from txl.runs.prepare import as_table, prepare
+    from txl.settings.components import check_given, component
 
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    with composing():
-        corpus = prepare(arguments.overrides)
-    found, folder = report(corpus), f"{corpus.folder}/report.json" if corpus.folder else ""
+    with composition_errors():
+        settings = compose_unnamed(arguments.overrides, "prepare").data
+        check_given(settings)
+        corpus = component(OmegaConf.to_container(settings, resolve=True), "data")()
+    contents = report(corpus)
     if arguments.json:
-        print(json.dumps(found, indent=2, ensure_ascii=False))
+        print(json.dumps(contents, indent=2, ensure_ascii=False))
     else:
-        console.print(as_table(found, folder), soft_wrap=True)
+        path = f"{corpus.folder}/report.json" if corpus.folder else ""
+        console.print(as_table(contents, path), soft_wrap=True)
     return 0
+
+
+def as_table(report: dict[str, Any], path: str) -> Group:
+    """Return the report of a corpus as a table, with the path of its file if it has one."""
+    table = Table(box=box.SIMPLE_HEAVY, pad_edge=False)
+    table.add_column("split")
+    columns = {"bytes_splits": "bytes", "tokens": f"{report['unit']}s", "unknown": "unknown"}
+    columns = {key: name for key, name in columns.items() if key in report}
+    for name in columns.values():
+        table.add_column(name, justify="right")
+    hashes = report.get("sha256_splits", {})
+    if hashes:
+        table.add_column("sha256")
+    for split in report["tokens"]:
+        values = (report[key][split] for key in columns)
+        cells = [f"{value:,}" if isinstance(value, int) else f"{value:.2%}" for value in values]
+        table.add_row(split, *cells, *([f"{hashes[split][:16]}…"] if hashes else []))
+    lines = [f"{report['name']}: vocabulary {report['vocabulary']:,}, sha256 {report['sha256']}"]
+    if report.get("newlines") == "drop":
+        lines.append("newlines left out (data.newlines=drop): scores are per remaining token")
+    notes = []
+    if "commonest" in report:
+        counts = "  ".join(f"{symbol!r} {number:,}" for symbol, number in report["commonest"])
+        notes += [f"commonest: {counts}", "a line: " + report["line"]]
+    return Group(Text("\n".join(lines)), table, Text("\n".join([*notes, path])))

@@ -1,4 +1,4 @@
-"""`txl recl`: how much context a group of models makes use of (Table 8, Figures 3 and 4, Appendix C)."""
+"""`txl recl`: the context that models of a group make use of (Table 8, Figures 3 and 4, Appendix C)."""
 
 from __future__ import annotations
 
@@ -7,18 +7,16 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from rich import box, progress
-from rich.console import Console, Group
+from rich import box
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from txl.verbs.common import check_place, console, explain, result_path, settings, write_result
+from txl.verbs import runner
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
     from txl.runs.group import GroupMember
     from txl.runs.trained import TokenizedText
 
-SAVED_EVERY = 5.0  # seconds between two savings of the scores
+SAVE_EVERY = 5.0  # seconds
 
 
 @dataclass
@@ -34,23 +32,23 @@ class Settings:
     """Settings of the verb.
 
     Attributes:
-        names: what the models are called, in their order; null for the ends of their paths
+        names: of the models, in their order; null for the ends of their paths
         split: train, valid or test, of the corpus of the first model that knows one (test)
-        text: a text file to read in its place
+        text: a text file of your own instead
         positions: how many tokens are scored (2000)
         start: the shortest context, in tokens (100)
         step: by which it grows (100)
         longest: the longest context scored (1000)
         r: shares of the tokens: the hardest of them count ([0.1,0.5,1.0])
         threshold: the relative gain below which a longer context is of no use (0.01)
-        attention_length: keys a query of ours may see, one number or one for each model; null for what
-            its run's evaluation.attention_length says, or else the whole context
+        attention_length: keys a query of our models may attend to, one number or one for each model; null for
+            evaluation.attention_length of its run, or else the whole context
         cap: the longest context a model reads, one number or one for each; null for what it was made for
         batch_size: windows read side by side (8)
         seed: of the choice of tokens (1)
-        device: auto, cpu, cuda, … (auto)
-        trust: let a checkpoint import code that is not of this package (false)
-        out: folder of the results; null for one beside the first model of ours
+        device: auto, cpu, cuda, cuda:1, …
+        trust: true to run code of your own that a checkpoint names
+        out: folder of the results; null for one beside the first of our models
     """
 
     names: list[str] | None = None
@@ -71,17 +69,15 @@ class Settings:
     out: Path | None = None
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise ValueError(f"batch_size={self.batch_size} must be positive")
-        if self.seed < 0:
-            raise ValueError(f"seed={self.seed} must be 0 or more")
+        runner.check_at_least(self, 1, "batch_size")
+        runner.check_at_least(self, 0, "seed")
         if not 0 < self.threshold < 1:
             raise ValueError(f"threshold={self.threshold:g} must be between 0 and 1")
         if not self.r:
             raise ValueError("r needs at least one share, r=[0.1,0.5,1.0]")
 
-    def for_each(self, name: str, models: int) -> list:
-        """Return a setting that is one value for all models, or one for each, as one for each."""
+    def for_each(self, name: str, models: int) -> list[int | None]:
+        """Return one value for each model, of a setting that may be one value for all."""
         values = getattr(self, name)
         if values is None or len(values) == 1:
             return (values or [None]) * models
@@ -92,8 +88,7 @@ class Settings:
         return values
 
 
-def add_to(verbs: argparse._SubParsersAction) -> None:
-    """Add the verb to the command line."""
+def add_to(verbs: runner.Verbs) -> None:
     verb = verbs.add_parser("recl", help="the relative effective context length of a group of models")
     verb.add_argument(
         "overrides",
@@ -101,7 +96,7 @@ def add_to(verbs: argparse._SubParsersAction) -> None:
         metavar="MODEL|key=value",
         help="run directories, checkpoints, .safetensors, directories of save_pretrained; and settings",
     )
-    explain(verb, Settings)
+    runner.add_settings_help(verb, Settings)
     verb.set_defaults(run=_recl)
 
 
@@ -109,65 +104,60 @@ def _recl(arguments: argparse.Namespace) -> int:
     from txl.evaluation.contexts import choose_positions, context_lengths
     from txl.evaluation.recl import check_share
     from txl.report.figures.recl import draw_recl
-    from txl.runs.group import member, names_of, text_of
+    from txl.runs.group import member, read_text, short_names
 
     words = [word for word in arguments.overrides if re.match(r"[a-z_]+=", word)]
     sources = [Path(word).expanduser() for word in arguments.overrides if word not in words]
-    chosen = settings(words, Settings)
+    settings = runner.parse_settings(words, Settings)
     if not sources:
         raise ValueError("name at least one model: a run directory, a checkpoint, …")
-    lengths = context_lengths(chosen.start, chosen.step, chosen.longest)
-    for share in chosen.r:
-        check_share(share, chosen.positions)
-    names = chosen.names or names_of(sources)
+    lengths = context_lengths(settings.start, settings.step, settings.longest)
+    for share in settings.r:
+        check_share(share, settings.positions)
+    names = settings.names or short_names(sources)
     if len(names) != len(sources) or len(set(names)) != len(names):
         raise ValueError(f"names={','.join(names)}: expected {len(sources)} different names, one a model")
-    caps, reaches = (chosen.for_each(name, len(sources)) for name in ("cap", "attention_length"))
+    caps, attention = (settings.for_each(name, len(sources)) for name in ("cap", "attention_length"))
     members = [
-        member(source, name, cap, reach, chosen.trust)
-        for source, name, cap, reach in zip(sources, names, caps, reaches, strict=True)
+        member(source, name, cap, attention_length, settings.trust)
+        for source, name, cap, attention_length in zip(sources, names, caps, attention, strict=True)
     ]
-    text = text_of(members, chosen.split, chosen.text)
-    positions = choose_positions(len(text.tokens), lengths[-1], chosen.step, chosen.positions, chosen.seed)
-    folder = chosen.out or _folder(members, chosen)
-    check_place(folder / "recl.json")
-    began = time.monotonic()
+    text = read_text(members, settings.split, settings.text)
+    positions = choose_positions(
+        len(text.tokens), lengths[-1], settings.step, settings.positions, settings.seed
+    )
+    folder = settings.out or _folder(members, settings)
+    path = folder / "recl.json"
+    runner.check_writable(path)
+    start = time.monotonic()
     try:
-        scored = [_scored(one, text, positions, lengths, chosen, folder) for one in members]
+        scores = [_score_member(one, text, positions, lengths, settings, folder) for one in members]
     except KeyboardInterrupt:
-        console.print(
-            f"interrupted; the scores so far are kept in {folder / 'scores'}, and the same command goes on "
-            "from there",
-            soft_wrap=True,
-        )
-        return 130
-    result = _result(members, text, lengths, scored, chosen, time.monotonic() - began)
-    write_result(folder / "recl.json", result)
-    figures = draw_recl(folder / "recl.json")
-    console.print(as_table(result))
-    for path in (folder / "recl.json", *figures):
-        console.print(path, soft_wrap=True)
-    return 0
+        kept = f"interrupted; the scores so far are kept in {folder / 'scores'}"
+        return runner.Outcome(interrupted=f"{kept}, and the same command resumes from there").show()
+    result = _result(members, text, lengths, scores, settings, time.monotonic() - start)
+    runner.write_result(path, result)
+    return runner.Outcome(as_table(result), [path, *draw_recl(path)]).show()
 
 
-def _folder(members: list[GroupMember], chosen: Settings) -> Path:
-    """Return where the results belong: the same models and scores have the same place."""
+def _folder(members: list[GroupMember], settings: Settings) -> Path:
+    """Return the folder of the results, the same for the same models and scores."""
     ours = next((one.trained.directory for one in members if one.trained), Path("outputs"))
-    said = [str(one.source.resolve()) for one in members]
+    words = [str(one.source.resolve()) for one in members]
     for name in ("split", "text", "positions", "start", "step", "longest", "attention_length", "cap", "seed"):
-        said.append(f"{name}={getattr(chosen, name)}")
-    return result_path(ours, "recl", said, None).with_suffix("")
+        words.append(f"{name}={getattr(settings, name)}")
+    return runner.result_path(ours, "recl", words, None).with_suffix("")
 
 
-def _scored(
+def _score_member(
     one: GroupMember,
     text: TokenizedText,
     positions: np.ndarray,
     lengths: list[int],
-    chosen: Settings,
+    settings: Settings,
     folder: Path,
 ) -> tuple[np.ndarray, str]:
-    """Return the scores `[J, P]` of a model, and in which file they are kept."""
+    """Return the scores `[J, P]` of a model, and the name of the file that keeps them."""
     import numpy as np
     import torch
 
@@ -182,17 +172,20 @@ def _scored(
     key = hashlib.sha256(key.encode()).hexdigest()
     scores_JP = load_scores(path, key, (len(distinct), len(positions)))
     if np.isnan(scores_JP).any():
-        with inference_context(one.model, chosen.device, "32-true"), _bar(one.name) as advance:
+        with (
+            inference_context(one.model, settings.device, "32-true"),
+            runner.progress_bar(one.name) as update,
+        ):
             window = text.tokens[positions[-1] - distinct[-1] : positions[-1] + 1].astype(np.int64)
             ahead = reads_ahead(one.reader, torch.from_numpy(window[None]), distinct)
             reader = SeparateContexts(one.reader) if ahead else one.reader
             saved = time.monotonic()
             try:
                 for done, total in score(
-                    reader, text.tokens, positions, distinct, chosen.batch_size, scores_JP
+                    reader, text.tokens, positions, distinct, settings.batch_size, scores_JP
                 ):
-                    advance(done, total)
-                    if time.monotonic() - saved > SAVED_EVERY:
+                    update(completed=done, total=total)
+                    if time.monotonic() - saved > SAVE_EVERY:
                         save_scores(path, key, scores_JP, positions, distinct)
                         saved = time.monotonic()
             except ValueError as error:
@@ -202,46 +195,31 @@ def _scored(
     return scores_JP[[distinct.index(length) for length in cut]], f"scores/{path.name}"
 
 
-@contextmanager
-def _bar(name: str) -> Iterator[Callable[[int, int], None]]:
-    """Give a function that shows how many tokens of how many a model has read, in a terminal."""
-    columns = (
-        progress.TextColumn("{task.description}", markup=False),
-        progress.BarColumn(),
-        progress.TaskProgressColumn(),
-        progress.TimeRemainingColumn(),
-    )
-    errors = Console(stderr=True)
-    with progress.Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
-        task = bar.add_task(name, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
 def _result(
     members: list[GroupMember],
     text: TokenizedText,
     lengths: list[int],
-    scored: list[tuple[np.ndarray, str]],
-    chosen: Settings,
+    scores: list[tuple[np.ndarray, str]],
+    settings: Settings,
     seconds: float,
-) -> dict:
-    """Return what is written, with all that the table and the figures need."""
+) -> dict[str, Any]:
+    """Return the JSON, with all that the table and the figures need."""
     import numpy as np
 
     from txl.evaluation.recl import effective_contexts
 
-    scores_NJP = np.stack([scores_JP for scores_JP, _ in scored])
-    found = [effective_contexts(scores_NJP, lengths, share, chosen.threshold) for share in chosen.r]
+    scores_NJP = np.stack([scores_JP for scores_JP, _ in scores])
+    contexts = [effective_contexts(scores_NJP, lengths, share, settings.threshold) for share in settings.r]
     return {
         "schema": 1,
         "data": {"name": text.name, "split": text.split, "unit": text.unit, "sha256": text.sha256()},
-        "start": chosen.start,
-        "step": chosen.step,
+        "start": settings.start,
+        "step": settings.step,
         "lengths": lengths,
-        "positions": chosen.positions,
-        "seed": chosen.seed,
-        "r": chosen.r,
-        "threshold": chosen.threshold,
+        "positions": settings.positions,
+        "seed": settings.seed,
+        "r": settings.r,
+        "threshold": settings.threshold,
         "seconds": seconds,
         "models": [
             {
@@ -253,23 +231,22 @@ def _result(
                 "reading": one.reading,
                 "losses": scores_JP.mean(axis=1, dtype=np.float64).tolist(),
                 "effective": [
-                    {"r": share, **asdict(of_share[place]), "recl": _capped(of_share[place].length, one.cap)}
-                    for share, of_share in zip(chosen.r, found, strict=True)
+                    {
+                        "r": share,
+                        **asdict(of_models[index]),
+                        "recl": min(of_models[index].length, one.cap or lengths[-1]),
+                    }
+                    for share, of_models in zip(settings.r, contexts, strict=True)
                 ],
                 "scores": file,
             }
-            for place, (one, (scores_JP, file)) in enumerate(zip(members, scored, strict=True))
+            for index, (one, (scores_JP, file)) in enumerate(zip(members, scores, strict=True))
         ],
     }
 
 
-def _capped(length: int, cap: int | None) -> int:
-    """Return a length of context as the model has read it."""
-    return length if cap is None else min(length, cap)
-
-
-def as_table(result: dict) -> Group:
-    """Return the result as Table 8 shows it, to be printed."""
+def as_table(result: dict[str, Any]) -> Group:
+    """Return the result in the layout of the paper's Table 8, with notes."""
     from txl.records.units import perplexity
 
     unit, longest = result["data"]["unit"], result["lengths"][-1]
@@ -280,12 +257,14 @@ def as_table(result: dict) -> Group:
     table.add_column(f"perplexity at {longest:,}", justify="right")
     notes = []
     for model in result["models"]:
-        cells = [f"{'≥ ' if of['beyond'] else ''}{of['recl']:,}" for of in model["effective"]]
+        cells = [f"{'≥ ' if entry['beyond'] else ''}{entry['recl']:,}" for entry in model["effective"]]
         table.add_row(Text(model["name"]), *cells, f"{perplexity(model['losses'][-1]):,.2f}")
         if model["cap"]:
             notes.append(f"{model['name']} reads at most {model['cap']:,} {unit}s: {model['cap_reason']}.")
-    if any(of["beyond"] for model in result["models"] for of in model["effective"]):
-        notes.append("≥: every step up to the longest context gained enough; score longer ones, longest=…")
+    if any(entry["beyond"] for model in result["models"] for entry in model["effective"]):
+        notes.append(
+            "≥: every step up to the longest context gained enough; score longer ones with longest=…"
+        )
     split = f", {result['data']['split']}" if result["data"]["split"] else ""
     notes.append(
         f"{result['positions']:,} {unit}s of {result['data']['name']}{split}, contexts from "

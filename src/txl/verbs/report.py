@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import os
 from pathlib import Path
 
-from txl.verbs.common import console
+from txl.verbs.runner import Verbs, console, print_paths
 
 
-def add_to(verbs: argparse._SubParsersAction) -> None:
-    """Add the verb to the command line."""
+def add_to(verbs: Verbs) -> None:
     verb = verbs.add_parser(
         "report", help="a sweep's table.md, table.csv, table.tex and report.html, from its result files"
     )
@@ -40,11 +38,10 @@ def _report(arguments: argparse.Namespace) -> int:
     project, entity = arguments.wandb_project, arguments.wandb_entity
     if (project or entity) and not arguments.wandb:
         raise ValueError("--wandb-project and --wandb-entity say where --wandb publishes; add --wandb")
-    directories, out = _sorted_out(arguments.words)
+    directories, out = _split_words(arguments.words)
     paths = write_tables(directories, out)
     console.print(summary_of(directories, console.width))
-    for path in paths:
-        console.print(os.path.relpath(path), markup=False, soft_wrap=True)
+    print_paths(paths)
     if arguments.wandb:
         from txl.report.render.wandb_report import publish
 
@@ -53,8 +50,8 @@ def _report(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _sorted_out(words: list[str]) -> tuple[list[Path], Path | None]:
-    """Return the directories, and where the files go."""
+def _split_words(words: list[str]) -> tuple[list[Path], Path | None]:
+    """Return the directories, and the one of `out=`."""
     directories, out = [], None
     for word in words:
         key, equals, value = word.partition("=")

@@ -1,4 +1,4 @@
-"""`txl speed`: how long evaluating a token takes with recurrence, and without it (Table 9)."""
+"""`txl speed`: the time to evaluate a token with recurrence and without (the paper's Table 9)."""
 
 from __future__ import annotations
 
@@ -6,46 +6,46 @@ import argparse
 import os
 import platform
 import re
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich import box
-from rich.console import Console, Group
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from txl.verbs.common import check_place, composing, console, explain, result_path, settings, write_result
+from txl.verbs import runner
 
 if TYPE_CHECKING:
     from txl.evaluation.speed import SpeedCase
     from txl.model import TransformerXL
 
-SEGMENT, BATCH = 128, 10  # where the source does not say how it is evaluated: the authors' for enwik8
+SEGMENT, BATCH = 128, 10  # the authors' for enwik8, where the source has none
 DAY = 86400.0  # seconds
 
 
 @dataclass
-class Speed:
+class Settings:
     """Settings of the verb, beside those of `train.py`.
 
     Attributes:
-        attention_length: keys a prediction sees, itself included ([800,1800,2800,3800], as in Table 9)
+        attention_length: keys a prediction attends to, itself included ([800,1800,2800,3800], as in Table 9)
         segment_length: tokens the recurrent side reads at a time; null for evaluation.segment_length (the
-            paper does not say which it measured)
+            paper does not state its own)
         batch_size: rows the recurrent side reads side by side; null for evaluation.batch_size, 10 of a
-            SOURCE (the paper does not say)
+            SOURCE (the paper does not state its own)
         segments: how many it reads in a turn; null for as many as there are between two moves of its keys
         windows: windows the vanilla side reads side by side; null for batch_size on a GPU, and 1 on a CPU,
             which one long window keeps busy
         passes: forward passes of the vanilla side in a turn: windows × passes tokens are measured (1)
-        rounds: turns of each side that count, alternating; one before them does not (5)
-        tokens: for a text of so many the time of both sides is extrapolated (5000000, enwik8's test text)
+        rounds: measured turns of each side, alternating, after one unmeasured turn (5)
+        tokens: length of the text to which both times are extrapolated (5000000, enwik8's test text)
         precision: auto, 32-true, 64-true, bf16-mixed or 16-mixed
         device: auto, cpu, cuda, cuda:1, …
-        out: where the JSON goes, the figure beside it; null for evaluations/ and figures/ of the run, or of
-            outputs/
+        out: path of the JSON, beside which the figure goes; null for evaluations/ and figures/ of the run, or
+            of outputs/
         trust: true to run code of your own that the run names
     """
 
@@ -63,18 +63,16 @@ class Speed:
     trust: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("segment_length", "batch_size", "segments", "windows", "passes", "rounds", "tokens"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise ValueError(f"{name}={value} must be positive")
+        lengths = "segment_length", "batch_size", "segments", "windows", "passes", "rounds", "tokens"
+        runner.check_at_least(self, 1, *lengths)
         if not self.attention_length or min(self.attention_length) < 2:
-            said = ",".join(map(str, self.attention_length))
-            raise ValueError(f"attention_length=[{said}]: expected lengths of 2 or more, as [800,3800]")
+            given = ",".join(map(str, self.attention_length))
+            raise ValueError(f"attention_length=[{given}]: expected lengths of 2 or more, as [800,3800]")
 
 
-def add_to(verbs: argparse._SubParsersAction) -> None:
-    """Add the verb to the command line."""
+def add_to(verbs: runner.Verbs) -> None:
     verb = verbs.add_parser(
-        "speed", help="time of a token with recurrence, and of the vanilla model's window"
+        "speed", help="time to evaluate a token with recurrence, and with vanilla windows"
     )
     verb.add_argument(
         "overrides",
@@ -83,34 +81,31 @@ def add_to(verbs: argparse._SubParsersAction) -> None:
         help="a run directory, a checkpoint or a .safetensors; or words as for train.py, "
         "experiment=enwik8_24l, for random parameters of that shape; and settings, see below",
     )
-    explain(verb, Speed)
+    runner.add_settings_help(verb, Settings)
     verb.set_defaults(run=_speed)
 
 
 def _speed(arguments: argparse.Namespace) -> int:
     from txl.runs.trained import PRECISIONS
 
-    sources, chosen, shape = told_apart(arguments.overrides)
-    if chosen.precision not in PRECISIONS:  # said before the check, which takes its time in another one
-        raise ValueError(f"precision={chosen.precision}: expected one of {', '.join(PRECISIONS)}")
+    sources, settings, shape = split_words(arguments.overrides)
+    if settings.precision not in PRECISIONS:  # before the check, which computes in another one
+        raise ValueError(f"precision={settings.precision}: expected one of {', '.join(PRECISIONS)}")
     if len(sources) > 1 or not (sources or shape):
         raise ValueError("name what to measure: one SOURCE, or a shape, as experiment=enwik8_12l")
     if sources and shape:
         raise ValueError(f"{shape[0]}: {sources[0]} has its shape; give one or the other")
-    model, own = loaded(sources[0], chosen) if sources else made(shape)
+    model, defaults, folder = load_source(sources[0], settings) if sources else random_model(shape)
     title = sources[0] if sources else " ".join(shape)
-    folder = own.pop("directory")
-    path = result_path(folder, "speed", arguments.overrides, chosen.out)
-    check_place(path)
-    figure = (chosen.out.parent if chosen.out else folder / "figures") / f"{path.stem}.png"
+    path = runner.result_path(folder, "speed", arguments.overrides, settings.out)
+    runner.check_writable(path)
+    figure = (settings.out.parent if settings.out else folder / "figures") / f"{path.stem}.png"
     result = {"schema": 1, "verb": "speed", "shape": title, "random_parameters": not sources}
-    for file in _measured(model, result, own, chosen, path, figure):
-        console.print(os.path.relpath(file), markup=False, soft_wrap=True)
-    return 0 if result["status"] == "completed" else 130
+    return _measure(model, result, defaults, settings, path, figure).show()
 
 
-def told_apart(words: list[str]) -> tuple[list[str], Speed, list[str]]:
-    """Return the sources, the settings of this verb, and the words that are for `train.py`.
+def split_words(words: list[str]) -> tuple[list[str], Settings, list[str]]:
+    """Return the sources, the settings of this verb, and the words for `train.py`.
 
     Raises:
         ValueError: a word that is none of them.
@@ -118,137 +113,139 @@ def told_apart(words: list[str]) -> tuple[list[str], Speed, list[str]]:
     from txl.settings.compose import CONF, groups
     from txl.settings.schema import Config
 
-    names, sections = ({each.name for each in fields(kind)} for kind in (Speed, Config))
+    names, sections = ({each.name for each in fields(kind)} for kind in (Settings, Config))
     sections.update(groups(CONF) if CONF.is_dir() else ())
-    sources, mine, shape = [], [], []
+    sources, own, shape = [], [], []
     for word in words:
         key, equals, _ = word.partition("=")
         section = re.split(r"[.@]", key.lstrip("+~"))[0]
         if not equals and not word.startswith("~"):
             sources.append(word)
         elif key in names or section not in sections:
-            mine.append(word)
+            own.append(word)
         else:
             shape.append(word)
-    return sources, settings(mine, Speed), shape
+    return sources, runner.parse_settings(own, Settings), shape
 
 
-def loaded(source: str, chosen: Speed) -> tuple[TransformerXL, dict[str, Any]]:
-    """Return the model of a source, and how it is evaluated and where results about it belong."""
+def load_source(source: str, settings: Settings) -> tuple[TransformerXL, dict[str, int], Path]:
+    """Return the model of a source, the lengths it is evaluated with, and the directory for its results."""
     from txl.runs.trained import load
 
-    trained = load(Path(source).expanduser(), chosen.trust)
+    trained = load(Path(source).expanduser(), settings.trust)
     segment = (trained.description.get("reading") or {}).get("segment_length") or SEGMENT
-    return trained.model, {"segment_length": segment, "batch_size": BATCH, "directory": trained.directory}
+    return trained.model, {"segment_length": segment, "batch_size": BATCH}, trained.directory
 
 
-def made(shape: list[str]) -> tuple[TransformerXL, dict[str, Any]]:
-    """Return a random model of a shape, and how its experiment evaluates and where results belong."""
+def random_model(shape: list[str]) -> tuple[TransformerXL, dict[str, int], Path]:
+    """Return a random model of a shape, the lengths its experiment evaluates with, and a directory."""
     from txl.runs.untrained import untrained
-    from txl.settings.compose import composed
 
-    with composing():
-        model, config = untrained(composed([*shape, "name=speed"]))  # it is no run and has no name
+    with runner.composition_errors():
+        model, config = untrained(runner.compose_unnamed(shape, "speed"))
     own = config.evaluation
-    lengths = {"segment_length": own.segment_length, "batch_size": own.batch_size}
-    return model, {**lengths, "directory": Path("outputs")}
+    defaults = {"segment_length": own.segment_length, "batch_size": own.batch_size}
+    return model, defaults, Path("outputs")
 
 
-def _measured(
-    model: TransformerXL, result: dict[str, Any], own: dict[str, int], chosen: Speed, path: Path, figure: Path
-) -> list[Path]:
-    """Measure all lengths, print the table, and return the files; `result["status"]` says if all are done.
+def _measure(
+    model: TransformerXL,
+    result: dict[str, Any],
+    defaults: dict[str, int],
+    settings: Settings,
+    path: Path,
+    figure: Path,
+) -> runner.Outcome:
+    """Measure all lengths, write the result after each, and draw the figure.
 
     Raises:
-        ValueError: too little memory, or a side that does not score right.
+        ValueError: too little memory, or a side whose scores are wrong.
     """
     from txl.report.figures.speed import draw_speed
     from txl.training.hardware import failure_reason
 
-    result["status"] = "interrupted"
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        bar.add_task("")
+    result["status"], step, message = "interrupted", "", None
+    with runner.progress_bar("") as update:
         try:
-            _lengths(model, result, own, chosen, path, bar)
+            for step in _measure_lengths(model, result, defaults, settings, path, update):
+                update(description=step)
             result["status"] = "completed"
         except KeyboardInterrupt:
-            bar.console.print(f"interrupted while {bar.tasks[0].description}", style="red")
+            message = f"interrupted while {step}"
         except (RuntimeError, MemoryError) as error:
             if not failure_reason(error).startswith("out of memory"):
                 raise
             raise ValueError(
-                f"while {bar.tasks[0].description}: {failure_reason(error).splitlines()[0]}; use a smaller "
-                "batch_size or windows"
+                f"while {step}: {failure_reason(error).splitlines()[0]}; use a smaller batch_size or windows"
             ) from error
     if not result.get("attention"):
-        console.print("no attention length was done, and nothing is written", style="red")
-        return []
-    write_result(path, result)
-    console.print(as_table(result))
-    return [path, draw_speed(result["attention"], f"{result['shape']}, {result['device']}", figure)]
+        return runner.Outcome(
+            interrupted=f"{message}; no attention length is complete, and nothing is written"
+        )
+    runner.write_result(path, result)
+    title = f"{result['shape']}, {result['device']}"
+    return runner.Outcome(as_table(result), [path, draw_speed(result["attention"], title, figure)], message)
 
 
-def _lengths(
+def _measure_lengths(
     model: TransformerXL,
     result: dict[str, Any],
-    own: dict[str, int],
-    chosen: Speed,
+    defaults: dict[str, int],
+    settings: Settings,
     path: Path,
-    bar: Progress,
-) -> None:
-    """Check what will be measured, then measure length after length; after each the result is written."""
+    update: Callable[..., None],
+) -> Iterator[str]:
+    """Check all cases, then measure them; yield a description before each step."""
     from txl.evaluation.speed import check, measure, vanilla_copy
     from txl.runs.trained import inference_context
     from txl.training.hardware import device_name
 
-    vanilla, task, paper = vanilla_copy(model, max(chosen.attention_length)), bar.tasks[0].id, published()
-    precise = "64-true" if chosen.precision == "64-true" else "32-true"
+    vanilla, paper = vanilla_copy(model, max(settings.attention_length)), published_slowdowns()
+    precise = "64-true" if settings.precision == "64-true" else "32-true"
     with (
-        inference_context(model, chosen.device, precise) as (device, _),
-        inference_context(vanilla, chosen.device, precise),
+        inference_context(model, settings.device, precise) as (device, _),
+        inference_context(vanilla, settings.device, precise),
     ):
-        works, differences = works_of(chosen, own, device.type), []
-        bar.update(task, total=sum(1 + 2 * work.all_rounds for work in works))
-        for work in works:
-            bar.update(task, description=f"checking attention length {work.attention_length:,}")
-            differences.append(check(model, vanilla, work))
-            bar.advance(task)
-    result |= about(model, works, chosen)
+        cases, differences = plan_cases(settings, defaults, device.type), []
+        update(total=sum(1 + 2 * case.all_rounds for case in cases))
+        for case in cases:
+            yield f"checking attention length {case.attention_length:,}"
+            differences.append(check(model, vanilla, case))
+            update(advance=1)
+    result |= describe_measurement(model, cases, settings)
     with (
-        inference_context(model, chosen.device, chosen.precision) as (_, precision),
-        inference_context(vanilla, chosen.device, chosen.precision),
+        inference_context(model, settings.device, settings.precision) as (_, precision),
+        inference_context(vanilla, settings.device, settings.precision),
     ):
         result |= {"device": device_name(device), "precision": precision, "precision_of_the_check": precise}
         result["attention"] = []
-        for work, difference in zip(works, differences, strict=True):
-            bar.update(task, description=f"measuring attention length {work.attention_length:,}")
-            entry = measure(model, vanilla, work, lambda: bar.advance(task))
-            entry["published_slowdown"] = paper.get(work.attention_length)
-            entry["extrapolated"] = extrapolated(entry, chosen.tokens)
+        for case, difference in zip(cases, differences, strict=True):
+            yield f"measuring attention length {case.attention_length:,}"
+            entry = measure(model, vanilla, case, lambda: update(advance=1))
+            entry["published_slowdown"] = paper.get(case.attention_length)
+            entry["extrapolated"] = extrapolate(entry, settings.tokens)
             entry["difference_from_plain_forward"] = difference
             result["attention"].append(entry)
-            result["load_average"] = os.getloadavg()  # above the threads others were at work, too
-            write_result(path, result)
+            result["load_average"] = os.getloadavg()  # above the thread count other processes were busy too
+            runner.write_result(path, result)
 
 
-def works_of(chosen: Speed, own: dict[str, int], device: str) -> list[SpeedCase]:
-    """Return what is measured at each attention length, what is not set taken from the source."""
+def plan_cases(settings: Settings, defaults: dict[str, int], device: str) -> list[SpeedCase]:
+    """Return the case of each attention length, its other lengths set or those of the source."""
     from txl.evaluation.speed import SpeedCase
 
-    rows = chosen.batch_size or own["batch_size"]
-    windows = chosen.windows or (1 if device == "cpu" else rows)
-    segment = chosen.segment_length or own["segment_length"]
-    more = rows, chosen.segments, windows, chosen.passes, chosen.rounds
-    return [SpeedCase(length, segment, *more) for length in dict.fromkeys(chosen.attention_length)]
+    rows = settings.batch_size or defaults["batch_size"]
+    windows = settings.windows or (1 if device == "cpu" else rows)
+    segment = settings.segment_length or defaults["segment_length"]
+    rest = rows, settings.segments, windows, settings.passes, settings.rounds
+    return [SpeedCase(length, segment, *rest) for length in dict.fromkeys(settings.attention_length)]
 
 
-def about(model: TransformerXL, works: list[SpeedCase], chosen: Speed) -> dict[str, Any]:
-    """Return what the numbers are of, for the JSON."""
+def describe_measurement(model: TransformerXL, cases: list[SpeedCase], settings: Settings) -> dict[str, Any]:
     import torch
 
     layer = model.layers[0]
-    settings = {name: value for name, value in asdict(works[0]).items() if name != "attention_length"}
+    common = {name: value for name, value in asdict(cases[0]).items() if name != "attention_length"}
     return {
         "model": {
             "n_layer": model.n_layer,
@@ -262,14 +259,14 @@ def about(model: TransformerXL, works: list[SpeedCase], chosen: Speed) -> dict[s
             "parameters": sum(parameter.numel() for parameter in model.parameters()),
         },
         "settings": {
-            **settings,
-            "segments": {str(work.attention_length): work.segments_per_round for work in works},
+            **common,
+            "segments": {str(case.attention_length): case.segments_per_round for case in cases},
         },
         "vanilla": "the same shape with learned positions before each layer (Al-Rfou et al. 2018), random; "
         "one prediction for each window, which is read anew; no memory, nothing kept",
         "text": "random tokens, the same for both sides",
         "measured": "the time of a token, of so many tokens as tokens_measured says; nothing else",
-        "extrapolated": f"time of a token × {chosen.tokens:,} tokens, which nobody has waited for",
+        "extrapolated": f"time of a token × {settings.tokens:,} tokens, which nobody has waited for",
         "not_stated_by_the_paper": "model, batch size, segment length, GPU",
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
@@ -277,23 +274,23 @@ def about(model: TransformerXL, works: list[SpeedCase], chosen: Speed) -> dict[s
     }
 
 
-def published() -> dict[int, float]:
-    """Return the paper's ratio at each attention length; none outside of a checkout, which has Table 9."""
+def published_slowdowns() -> dict[int, float]:
+    """Return the paper's ratio at each attention length; empty outside a checkout, which has Table 9."""
     from txl.sweeps.definition import ABLATIONS, read
 
     rows = read("table9").table["rows"] if ABLATIONS.is_dir() else {}
-    lengths = {name: re.fullmatch(r"length_(\d+)", name) for name in rows}
-    return {int(found[1]): rows[name]["published"]["slowdown"] for name, found in lengths.items() if found}
+    matches = {name: re.fullmatch(r"length_(\d+)", name) for name in rows}
+    return {int(match[1]): rows[name]["published"]["slowdown"] for name, match in matches.items() if match}
 
 
-def extrapolated(entry: dict[str, Any], tokens: int) -> dict[str, Any]:
-    """Return the seconds that a text of so many tokens would take each side."""
+def extrapolate(entry: dict[str, Any], tokens: int) -> dict[str, Any]:
+    """Return the seconds that a text of `tokens` tokens would take each side."""
     sides = {side: entry[side]["milliseconds_per_token"]["median"] for side in ("recurrent", "vanilla")}
     return {"tokens": tokens, **{f"{side}_seconds": tokens * time / 1e3 for side, time in sides.items()}}
 
 
 def as_table(result: dict[str, Any]) -> Group:
-    """Return the result, to be printed, with what was measured and what was not."""
+    """Return the times, with notes on what was measured and what is extrapolated."""
     table = Table(box=box.SIMPLE_HEAVY, pad_edge=False, title=result["shape"], title_justify="left")
     for heading in ("attention length", "recurrent, ms/token", "vanilla, ms/token", "slower by", "paper"):
         table.add_column(heading, justify="right")
@@ -302,32 +299,31 @@ def as_table(result: dict[str, Any]) -> Group:
         times = (entry[side]["milliseconds_per_token"] for side in ("recurrent", "vanilla"))
         paper, whole = entry["published_slowdown"], entry["extrapolated"]
         length = f"{entry['attention_length']:,}"
-        slower = ranged(entry["slowdown"], ",.0f")
+        slower = median_and_range(entry["slowdown"], ",.0f")
         table.add_row(
-            length, *(ranged(time, ",.4g") for time in times), slower, f"{paper:,}" if paper else ""
+            length, *(median_and_range(time, ",.4g") for time in times), slower, f"{paper:,}" if paper else ""
         )
         notes.append(
             f"  {length}: measured on {entry['recurrent']['tokens_measured']:,} tokens recurrent, "
             f"{entry['vanilla']['tokens_measured']:,} vanilla; extrapolated to {whole['tokens']:,}: "
-            f"{lasting(whole['recurrent_seconds'])} and {lasting(whole['vanilla_seconds'])}"
+            f"{duration(whole['recurrent_seconds'])} and {duration(whole['vanilla_seconds'])}"
         )
-    said = result["settings"]
+    settings = result["settings"]
     head = (
-        f"Medians (least to most) of {said['rounds']} turns of each side, alternating; {result['device']}, "
-        f"{result['precision']}; batch {said['batch_size']}, segment {said['segment_length']}; vanilla "
-        f"{said['windows']} at once. Before, in {result['precision_of_the_check']}, both scored as plain "
-        "forward passes do. The paper's ratios are of one GPU; it does not state model, batch or segment."
+        f"Medians (least to most) of {settings['rounds']} turns of each side, alternating; "
+        f"{result['device']}, {result['precision']}; batch {settings['batch_size']}, segment "
+        f"{settings['segment_length']}; vanilla {settings['windows']} at once. Before, in "
+        f"{result['precision_of_the_check']}, both scored as plain forward passes do. The paper's ratios are "
+        "of one GPU; it does not state model, batch or segment."
     )
     return Group(table, Text("\n".join([head, *notes])))
 
 
-def ranged(values: dict[str, Any], digits: str) -> str:
-    """Return a median and the extremes."""
+def median_and_range(values: dict[str, Any], digits: str) -> str:
     return f"{values['median']:{digits}} ({values['least']:{digits}}–{values['most']:{digits}})"
 
 
-def lasting(seconds: float) -> str:
-    """Return a duration for people, seconds to days."""
+def duration(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.2g} s"
     if seconds < 3600:

@@ -9,7 +9,7 @@ import pytest
 
 from txl.__main__ import main
 from txl.verbs import describe
-from txl.verbs.common import check_place, result_path, settings
+from txl.verbs.runner import check_writable, parse_settings, result_path
 
 
 @dataclass
@@ -25,11 +25,13 @@ class Some:
 
 def test_words_become_typed_settings():
     words = ["length=3", "lengths=[64, 128]", "names=a,b", "rate=null", "greedy=true", "prompt=a = b, [c]"]
-    assert settings([*words, "out=x/y"], Some) == Some(
+    assert parse_settings([*words, "out=x/y"], Some) == Some(
         3, [64, 128], ["a", "b"], None, True, "a = b, [c]", Path("x/y")
     )
-    assert settings(["lengths=64", "length=1", "length=2", "rate=1e-3"], Some) == Some(2, [64], rate=1e-3)
-    assert settings([], Some) == Some()
+    assert parse_settings(["lengths=64", "length=1", "length=2", "rate=1e-3"], Some) == Some(
+        2, [64], rate=1e-3
+    )
+    assert parse_settings([], Some) == Some()
 
 
 @pytest.mark.parametrize(
@@ -46,7 +48,7 @@ def test_words_become_typed_settings():
 )
 def test_a_word_that_cannot_be_right_is_named(word, message):
     with pytest.raises(ValueError, match=message):
-        settings([word], Some)
+        parse_settings([word], Some)
 
 
 def test_the_same_words_have_the_same_file():
@@ -62,12 +64,12 @@ def test_where_nothing_can_be_written_is_said(tmp_path):
     (tmp_path / "file").touch()
     for path, message in {
         tmp_path: "is a folder; name a file in it",
-        tmp_path / "file" / "new" / "x.json": "file is no folder",
+        tmp_path / "file" / "new" / "x.json": "file is not a folder",
     }.items():
         with pytest.raises(ValueError, match=message):
-            check_place(path)
-    check_place(tmp_path / "file")
-    check_place(tmp_path / "new" / "x.json")
+            check_writable(path)
+    check_writable(tmp_path / "file")
+    check_writable(tmp_path / "new" / "x.json")
     assert not (tmp_path / "new").exists()
 
 
