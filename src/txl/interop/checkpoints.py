@@ -52,16 +52,16 @@ def load_foreign(
     if path.is_dir() and not (path / "config.json").is_file():
         path = _checkpoint_of_run(path)
     content = None if path.is_dir() or path.suffix == ".safetensors" else read_pickle(path)
-    of_run = isinstance(content, Mapping) and "state_dict" in content
-    if content is not None and not of_run:
+    checkpoint = content if isinstance(content, Mapping) and "state_dict" in content else None
+    if content is not None and checkpoint is None:
         tensors = check_state(content, path)
         if config is None:
             raise ValueError(f"{path} is a state_dict, which holds no options; give its run's as config")
         model, description = load_authors_model(tensors, config)
     elif config is not None:
         raise ValueError(f"{path} holds its own options; config is for the authors' state_dict only")
-    elif of_run:
-        model, description = _load_run(content, path, trust)
+    elif checkpoint is not None:
+        model, description = _load_run(checkpoint, path, trust)
     elif path.is_dir():
         model, description = load_authors_model(*read_pretrained(path))
     else:

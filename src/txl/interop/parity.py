@@ -152,7 +152,8 @@ def _compare_gradients(reference: Reference, model: TransformerXL, comparison: C
         *_, memory = reference.read(model, 0, reference.start(model))
     scores, *_ = reference.read(model, 1, memory)
     scores.mean().backward()
-    ours = to_authors(model, {name: parameter.grad for name, parameter in model.named_parameters()})
+    gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    ours = to_authors(model, gradients)
     for name, value in theirs.items():
         comparison.add("gradients", ours[name.removeprefix("grad/")], value)
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -65,7 +66,7 @@ class FusedAttention:
         size = q.shape[-1]
         missing = max(MIN_HEAD_SIZE, 1 << (size - 1).bit_length()) - size
         q, k, v = (functional.pad(x, (0, missing)) if missing else x for x in (q, k, v))
-        attend: Callable[..., Tensor] = flex_attention if torch.compiler.is_compiling() else compiled_kernel()
+        attend: Any = flex_attention if torch.compiler.is_compiling() else compiled_kernel()
         out = attend(q, k, v, score_mod=score_mod, block_mask=self.block_mask, scale=1.0)
         return out[..., :size].transpose(1, 2)
 

@@ -102,7 +102,7 @@ def attention_scores(results: Results, metric: Metric) -> dict[int, float]:
 
 
 def _all(metric: Metric) -> list[Measure]:
-    loss = {"unit": metric.name, "digits": metric.digits, "compared": True}
+    loss: dict[str, Any] = {"unit": metric.name, "digits": metric.digits, "compared": True}
 
     def score(split: str) -> Callable[[Results], float | None]:
         return lambda results: _number(results[split].get(metric.key)) if results.get(split) else None
@@ -137,8 +137,8 @@ def trained_attention(results: Results) -> int | None:
     training = at(results, "config", "training") or {}
     if training.get("attention_length"):
         return training["attention_length"]
-    lengths = training.get("segment_length"), training.get("memory_length")
-    return None if None in lengths else sum(lengths)
+    segment, memory = training.get("segment_length"), training.get("memory_length")
+    return None if segment is None or memory is None else segment + memory
 
 
 def best_attention(results: Results, metric: Metric) -> float | None:
@@ -161,7 +161,8 @@ def _slowdown(results: Results) -> float | None:
 
 
 def _init(results: Results, metric: Metric) -> float | None:
-    return attention_scores(results, metric).get(trained_attention(results))
+    length = trained_attention(results)
+    return None if length is None else attention_scores(results, metric).get(length)
 
 
 def _best(results: Results, metric: Metric) -> float | None:

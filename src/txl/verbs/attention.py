@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from rich import box
 from rich.table import Table
@@ -171,7 +171,7 @@ def _read_means(segments: Iterable[AttentionMeans]) -> tuple[AttentionMeans, boo
     Raises:
         KeyboardInterrupt: before any token was counted.
     """
-    means = None
+    means: AttentionMeans | None = None
     try:
         with runner.progress_bar("reading", total=1.0) as update:
             for means in segments:
@@ -181,7 +181,7 @@ def _read_means(segments: Iterable[AttentionMeans]) -> tuple[AttentionMeans, boo
             raise
         runner.console.print("interrupted: writing the means of what was read")
         return means, False
-    return means, True
+    return cast("AttentionMeans", means), True  # there is at least one segment
 
 
 def memory_length_of_run(reading: dict[str, Any]) -> int:
@@ -212,7 +212,7 @@ def _write(path: Path, result: dict[str, Any], arrays: dict[str, np.ndarray]) ->
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part.npz")
     try:
-        np.savez_compressed(part, **arrays)
+        np.savez_compressed(part, **arrays)  # type: ignore[arg-type]  # names of arrays, not options
         part.replace(path.with_suffix(".npz"))
     finally:
         part.unlink(missing_ok=True)

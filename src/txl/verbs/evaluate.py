@@ -84,7 +84,7 @@ def evaluate(trained: TrainedModel, settings: Settings, path: Path) -> runner.Ou
     if clamp is not None:
         if not hasattr(trained.model.position, "clamp_length"):
             raise ValueError(f"clamp_length={clamp}: the position encoding of {trained.source} has no clamp")
-        trained.model.position.clamp_length = clamp
+        setattr(trained.model.position, "clamp_length", clamp)  # noqa: B010  of those encodings that have one
     readings = plan_readings(trained, settings, len(tokens))
     if settings.scores:
         runner.check_writable(settings.scores)
@@ -159,7 +159,9 @@ def plan_readings(trained: TrainedModel, settings: Settings, length: int) -> lis
     segment = settings.segment_length or run.get("segment_length") or 128
     recurrent = run.get("memory_length") if settings.memory_length is None else settings.memory_length
     border = trained.known_vocabulary().encode(run["border"].encode()).tolist() if "border" in run else None
-    given, readings = settings.attention_length, []
+    given: list[Any] | None = settings.attention_length
+    readings = []
+    lengths: tuple[int, int, int | None, int]
     for attention in given or [run.get("attention_length")]:
         if settings.stride is not None or (given and not recurrent):
             window = attention or segment

@@ -27,9 +27,9 @@ def draw_attention_lengths(entries: list[dict[str, Any]], unit: str, title: str,
     axes.plot(
         lengths, [entry[key] for entry in entries], color=ORANGE, marker="o", linewidth=1.6, markersize=4.5
     )
-    bounds = [[entry.get(f"{key}_{side}") for entry in entries] for side in ("low", "high")]
+    bounds: list[list[Any]] = [[entry.get(f"{key}_{side}") for entry in entries] for side in ("low", "high")]
     if all(isinstance(value, float) and value == value for side in bounds for value in side):
-        axes.fill_between(lengths, *bounds, color=ORANGE, alpha=0.15, linewidth=0)
+        axes.fill_between(lengths, bounds[0], bounds[1], color=ORANGE, alpha=0.15, linewidth=0)
     axes.set_xscale("log", base=2)
     tick_lengths(axes, lengths)
     finish_axes(axes, title, "attention length (tokens)", name)

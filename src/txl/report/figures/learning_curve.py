@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from matplotlib.axes import Axes
 
@@ -26,10 +27,11 @@ def draw_learning_curve(directory: Path) -> Path:
     axes = figure.add_subplot()
     scale, scale_name = _scale(max([line["tokens"] for line in train + valid], default=0))
     compressors = results.get("compressors") or {}
-    for lines, part, style in (
+    curves: list[tuple[list[dict], str, dict[str, Any]]] = [
         (train, "train", {"color": LIGHT_BLUE, "linewidth": 1.4}),
         (valid, "valid", {"color": ORANGE, "linewidth": 1.8, "marker": "o", "markersize": 4.5}),
-    ):
+    ]
+    for lines, part, style in curves:
         if lines:
             x = [line["tokens"] / scale for line in lines]
             axes.plot(x, [line[f"{part}/{key}"] for line in lines], label=part, **style)

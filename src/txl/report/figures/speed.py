@@ -32,8 +32,8 @@ def draw_speed(entries: list[dict[str, Any]], title: str, path: Path) -> Path:
         medians = [time["median"] for time in times]
         below = [time["median"] - time["least"] for time in times]
         above = [time["most"] - time["median"] for time in times]
-        style = {"color": color, "marker": marker, "linewidth": 1.6, "markersize": 5, "capsize": 3}
-        axes.errorbar(lengths, medians, yerr=[below, above], label=label, **style)
+        style: dict[str, Any] = {"color": color, "marker": marker, "linewidth": 1.6, "markersize": 5}
+        axes.errorbar(lengths, medians, yerr=[below, above], label=label, capsize=3, **style)
     for entry in entries:
         middle = [entry[side]["milliseconds_per_token"]["median"] for side in SIDES]
         place = entry["attention_length"], (middle[0] * middle[1]) ** 0.5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -21,7 +22,7 @@ ORANGE, BLUE, GREEN, PURPLE, OCHRE, GRAPHITE = SERIES = (
 LIGHT_BLUE, RED, GRAY, GRID = "#8fb3d9", "#c1121f", "#8a8a8a", "#e6e6e6"
 
 
-def new_figure(width: float, height: float, layout: str = "constrained") -> Figure:
+def new_figure(width: float, height: float, layout: Any = "constrained") -> Figure:
     """Return an empty figure that needs no display; its sides are in inches."""
     figure = Figure(figsize=(width, height), layout=layout)
     FigureCanvasAgg(figure)

@@ -79,8 +79,10 @@ def _escape_latex(text: str) -> str:
     return "".join(TEX.get(sign, sign) for sign in signed)
 
 
-NUMBERS = ("mean", "deviation", "n", "runs", "values", "difference", "low", "high", "beyond_noise")
-NUMBERS += ("published", "published_difference")
+NUMBERS = [
+    *("mean", "deviation", "n", "runs", "values", "difference", "low", "high", "beyond_noise"),
+    *("published", "published_difference"),
+]
 
 
 def as_csv(sweep: Sweep) -> str:
@@ -121,12 +123,12 @@ def _csv_numbers(row: Row, one: Measured) -> list[str]:
         if found.half_width is not None:
             interval = [_exact(found.value - found.half_width), _exact(found.value + found.half_width)]
     return [
-        _exact(sample and sample.mean),
-        _exact(sample and sample.deviation),
+        _exact(sample.mean if sample else None),
+        _exact(sample.deviation if sample else None),
         str(sample.n if sample else 0),
         str(len(row.runs)),
         values,
-        _exact(found and found.value),
+        _exact(found.value if found else None),
         *interval,
         beyond,
         one.published or "",

@@ -117,10 +117,10 @@ def built(sweep: Sweep, groups: list[str], project: str, entity: str) -> tuple[R
     sections = []
     for section, panels in _panels(reports, sweep, lines).items():
         runset = reports.Runset(name=section, filters=filters, groupby=["JobType"])
-        blocks += [reports.H2(section), reports.PanelGrid(runsets=[runset], panels=panels)]
+        blocks += [reports.H2(section), reports.PanelGrid(runsets=[runset], panels=list(panels))]
     for section, panels in _panels(reports, sweep, lines).items():
         axis = workspaces.SectionPanelSettings(x_axis=X)
-        sections.append(workspaces.Section(section, panels, is_open=True, panel_settings=axis))
+        sections.append(workspaces.Section(section, list(panels), is_open=True, panel_settings=axis))
     return (
         reports.Report(project=project, entity=entity, title=title, blocks=blocks, width="fluid"),
         workspaces.Workspace(
@@ -157,7 +157,7 @@ def default_entity() -> str:
     """Return the user or team whose projects are meant where none is named."""
     import wandb
 
-    return wandb.Api().default_entity
+    return wandb.Api().default_entity or ""
 
 
 def _panels(reports: ModuleType, sweep: Sweep, lines: int) -> dict[str, list[LinePlot]]:
@@ -203,7 +203,7 @@ def _the_one(name: str, given: str | None, runs: list[RunRecord]) -> str | None:
 
 def _groups(runs: list[RunRecord]) -> list[str]:
     """Return the W&B groups that runs are in: as their settings say, or else the sweep's directory."""
-    groups = []
+    groups: list[Any] = []
     for run in runs:
         parents = run.directory.resolve().parents[:2]
         sweep = next((parent.name for parent in parents if (parent / "sweep.json").exists()), None)
