@@ -8,16 +8,17 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from rich.console import Console
 from rich.progress import (
     BarColumn,
     DownloadColumn,
-    MofNCompleteColumn,
     Progress,
     TaskID,
+    TaskProgressColumn,
     TextColumn,
     TimeRemainingColumn,
     TransferSpeedColumn,
@@ -55,41 +56,28 @@ class ConsoleHandler(logging.Handler):
             self.handleError(record)
 
 
-class Bar:
-    """A bar that `progress_bar` shows."""
-
-    def __init__(self, progress: Progress, task: TaskID) -> None:
-        self._progress, self._task = progress, task
-
-    def advance(self, n: float = 1) -> None:
-        self._progress.advance(self._task, n)
-
-    def update(
-        self, completed: float | None = None, total: float | None = None, description: str | None = None
-    ) -> None:
-        """Change what is given; the rest stays."""
-        self._progress.update(self._task, completed=completed, total=total, description=description)
-
-
 @contextmanager
-def progress_bar(description: str, total: float | None = None, unit: str = "") -> Iterator[Bar]:
-    """Show a bar on stderr that vanishes at the end; nothing where stderr is no terminal.
+def progress_bar(
+    description: str, total: float | None = None, visible: bool = True
+) -> Iterator[Callable[..., None]]:
+    """Show a bar on standard error, if that is a terminal.
 
-    Args:
-        description: stands before the bar.
-        total: number of steps; None while it is unknown.
-        unit: what is counted, shown after the numbers: "texts".
+    Yields:
+        A function that updates it, with the keywords of `rich.progress.Progress.update`: advance, completed,
+        total, description.
     """
-    columns = (
-        TextColumn("{task.description}", markup=False),
+    text = TextColumn("{task.description}", markup=False)
+    errors = Console(stderr=True)
+    with Progress(
+        text,
         BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn(unit, markup=False),
+        TaskProgressColumn(),
         TimeRemainingColumn(),
-    )
-    stderr = Console(stderr=True)
-    with Progress(*columns, console=stderr, transient=True, disable=not stderr.is_terminal) as progress:
-        yield Bar(progress, progress.add_task(description, total=total))
+        console=errors,
+        transient=True,
+        disable=not (visible and errors.is_terminal),
+    ) as bar:
+        yield partial(bar.update, bar.add_task(description, total=total))
 
 
 class ByteProgress:

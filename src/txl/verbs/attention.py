@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from rich import box
 from rich.table import Table
 
+from txl.terminal import progress_bar
 from txl.verbs import runner
 
 if TYPE_CHECKING:
@@ -173,7 +174,7 @@ def _read_means(segments: Iterable[AttentionMeans]) -> tuple[AttentionMeans, boo
     """
     means: AttentionMeans | None = None
     try:
-        with runner.progress_bar("reading", total=1.0) as update:
+        with progress_bar("reading", total=1.0) as update:
             for means in segments:
                 update(completed=means.progress, description=f"reading, {means.tokens:,} tokens")
     except KeyboardInterrupt:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich import box
 from rich.table import Table
 
+from txl.terminal import progress_bar
 from txl.verbs import runner
 
 if TYPE_CHECKING:
@@ -194,7 +195,7 @@ def score_reading(
 
     scores, partial, warm_up = np.full(len(tokens) - 1, np.nan, np.float64), False, None
     start = time.perf_counter()
-    with runner.progress_bar(f"attention length {reading.longest_attention}", len(scores)) as update:
+    with progress_bar(f"attention length {reading.longest_attention}", len(scores)) as update:
         try:
             warm_up = score_text(trained.model, tokens, reading, scores, lambda count: update(advance=count))
         except KeyboardInterrupt:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from txl.terminal import progress_bar
 from txl.verbs import runner
 
 if TYPE_CHECKING:
@@ -224,7 +225,7 @@ def draw_samples(
     if single:
         print_text(printed, "dim")
     try:
-        with runner.progress_bar("generating", settings.tokens, visible=not single) as update:
+        with progress_bar("generating", settings.tokens, visible=not single) as update:
             for token_B in itertools.islice(stream, settings.tokens):
                 for row, token in zip(ids, token_B.tolist(), strict=True):
                     row.append(token)

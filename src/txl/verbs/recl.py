@@ -16,6 +16,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from txl.terminal import progress_bar
 from txl.verbs import runner
 
 if TYPE_CHECKING:
@@ -174,7 +175,7 @@ def _score_member(
     if np.isnan(scores_JP).any():
         with (
             inference_context(one.model, settings.device, "32-true"),
-            runner.progress_bar(one.name) as update,
+            progress_bar(one.name) as update,
         ):
             window = text.tokens[positions[-1] - distinct[-1] : positions[-1] + 1].astype(np.int64)
             ahead = reads_ahead(one.reader, torch.from_numpy(window[None]), distinct)

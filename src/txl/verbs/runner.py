@@ -1,4 +1,4 @@
-"""What the verbs share: parsing their settings, loading the model, the progress bar, the files they leave."""
+"""What the verbs share: parsing their settings, loading the model, the files they leave."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ import types
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
 
 from rich.console import Console, RenderableType
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -214,27 +212,3 @@ def write_result(path: Path, result: dict[str, Any]) -> None:
 
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, json.dumps(finite(result), indent=2, ensure_ascii=False) + "\n")
-
-
-@contextmanager
-def progress_bar(
-    description: str, total: float | None = None, visible: bool = True
-) -> Iterator[Callable[..., None]]:
-    """Show a bar on standard error, if that is a terminal.
-
-    Yields:
-        A function that updates it, with the keywords of `rich.progress.Progress.update`: advance, completed,
-        total, description.
-    """
-    text = TextColumn("{task.description}", markup=False)
-    errors = Console(stderr=True)
-    with Progress(
-        text,
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeRemainingColumn(),
-        console=errors,
-        transient=True,
-        disable=not (visible and errors.is_terminal),
-    ) as bar:
-        yield partial(bar.update, bar.add_task(description, total=total))

@@ -16,6 +16,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from txl.terminal import progress_bar
 from txl.verbs import runner
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ def _measure(
     from txl.training.hardware import failure_reason
 
     result["status"], step, message = "interrupted", "", None
-    with runner.progress_bar("") as update:
+    with progress_bar("") as update:
         try:
             for step in _measure_lengths(model, result, defaults, settings, path, update):
                 update(description=step)
