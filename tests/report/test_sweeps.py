@@ -4,11 +4,13 @@ import csv
 import io
 import json
 import math
+import os
 
 import pytest
 
 from report.made_up import LN2, TABLE, results, score, write_run, write_sweep
 from txl.__main__ import main
+from txl.records.files import lock_directory
 from txl.report import write_tables
 from txl.report.sweeps import read_sweeps
 
@@ -187,3 +189,13 @@ def test_the_verb_writes_prints_and_names_what_is_wrong(tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     assert main(["report", str(tmp_path / "empty")]) == 1
     assert "neither a sweep.json nor a results.json" in capsys.readouterr().err
+
+
+def test_a_run_that_says_running_is_interrupted_once_nobody_holds_its_lock(tmp_path):
+    directory = write_run(tmp_path / "run", results() | {"status": "running", "error": None})
+    held = lock_directory(directory)
+    (row,) = read_sweeps([directory]).rows
+    assert [(run.status, run.error) for run in row.runs] == [("running", "it is still running")]
+    os.close(held)
+    (row,) = read_sweeps([directory]).rows
+    assert [(run.status, run.error) for run in row.runs] == [("interrupted", "the process was killed")]

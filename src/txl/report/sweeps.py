@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from txl.records.results import read_results
 from txl.report.evaluations import measured_without_runs, read_evaluations
 from txl.report.measures import at
 from txl.report.records import Row, RunRecord, Sweep
@@ -161,19 +162,18 @@ def _plain_measures(runs: list[RunRecord]) -> list[str]:
 
 
 def _read_run(directory: Path, seed: int | None, overrides: list[str]) -> RunRecord:
-    path = directory / "results.json"
     try:
-        results = json.loads(path.read_text("utf-8"))
-        status, error = results["status"], results.get("error")
+        results = read_results(directory)
     except FileNotFoundError:
         return RunRecord(seed, directory, overrides, {}, "missing", "it has no results yet")
-    except (ValueError, KeyError, TypeError):
+    except ValueError:
         return RunRecord(seed, directory, overrides, {}, "unreadable", "its results.json is damaged")
-    schema = results.get("schema")
+    schema, status = results.get("schema"), results["status"]
     if schema != SCHEMA or status not in ("running", "completed", "failed", "interrupted"):
         problem = f"its results.json has schema {schema} and status {status}, this version reads {SCHEMA}"
         return RunRecord(seed, directory, overrides, {}, "unreadable", problem)
-    error = None if status == "completed" else one_line(error)
+    reasons = {"completed": None, "running": "it is still running"}
+    error = reasons[status] if status in reasons else one_line(results.get("error"))
     return RunRecord(
         results.get("seed") if seed is None else seed, directory, overrides, results, status, error
     )
@@ -237,7 +237,7 @@ def _one_run_per_seed(row: Row, notes: list[str]) -> list[RunRecord]:
 
 
 def _rank(run: RunRecord) -> int:
-    return ["missing", "unreadable", "interrupted", "failed", "completed"].index(run.status)
+    return ["missing", "unreadable", "interrupted", "failed", "running", "completed"].index(run.status)
 
 
 def _describe_status(run: RunRecord) -> str:
