@@ -238,6 +238,6 @@ def test_a_directory_that_holds_a_run_is_left_alone(train, tiny):
     before = (train.run_directory / "results.json").read_bytes()
     done = train(*tiny)
     assert done.returncode == 1
-    said = f"error: {train.run_directory} holds a run already; choose another hydra.run.dir\n"
+    said = f"error: {train.run_directory} holds a completed run; choose another hydra.run.dir\n"
     assert (done.stdout, done.stderr) == ("", said)  # one line
     assert (train.run_directory / "results.json").read_bytes() == before

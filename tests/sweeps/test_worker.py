@@ -20,13 +20,14 @@ from txl.training.hardware import failure_reason
 
 
 def test_a_file_in_the_sweeps_directory_orders_its_jobs_to_stop(tmp_path):
+    before = signal.getsignal(signal.SIGINT)
     with SweepStop(tmp_path) as request:
         assert stop_order(tmp_path) is None
         signal.raise_signal(signal.SIGTERM)
         assert request.received == signal.SIGTERM
         assert stop_order(tmp_path) == StopOrder(signal.SIGTERM)
     assert stop_order(tmp_path) is None
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_a_second_signal_ends_the_sweep_at_once_and_orders_its_jobs_killed(tmp_path, monkeypatch):
