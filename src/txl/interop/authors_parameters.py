@@ -124,7 +124,7 @@ def from_authors(model: TransformerXL, tensors: Mapping[str, Tensor]) -> None:
         numbers[name] = torch.arange(total, total + parameter.numel()).view(parameter.shape)
         total += parameter.numel()
     places = to_authors(model, numbers)
-    ignored = {"pos_emb.inv_freq"}  # a constant that some versions of their code save
+    ignored = {"pos_emb.inv_freq"}  # a constant buffer of the authors' code
     missing, unknown = places.keys() - tensors.keys(), tensors.keys() - places.keys() - ignored
     if missing or unknown:
         raise NamesError(missing, unknown)

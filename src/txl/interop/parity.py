@@ -108,7 +108,7 @@ def compare(path: Path, attention: str = "plain") -> Comparison:
 
     Args:
         path: the `.npz`.
-        attention: how it is computed, a key of `txl.model.transformer.WAYS`.
+        attention: how it is computed, a key of `txl.model.transformer.ATTENTION_BACKENDS`.
 
     Raises:
         ValueError: see `Reference`.
