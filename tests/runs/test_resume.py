@@ -166,7 +166,10 @@ def test_a_run_killed_at_twenty_moments_ends_like_one_that_was_not(start, whole)
 @pytest.mark.parametrize("call", [1, 2, 3])
 def test_a_run_killed_after_training_only_finishes(start, whole, call):
     name = f"end{call}"
-    assert start(name, kill=[0, "txl.runs.directory:Run.record_scores", call]) in ([-signal.SIGKILL], [0])
+    assert start(name, kill=[0, "txl.runs.directory:RunDirectory.record_scores", call]) in (
+        [-signal.SIGKILL],
+        [0],
+    )
     if call < 3:
         assert start(name, kill=[0, MODULE + "training_step", 1]) == [0]
     assert_same(whole, start.folder / name)
@@ -239,7 +242,7 @@ def test_a_damaged_checkpoint_costs_no_more_than_itself(start, whole, how):
 
 def test_other_settings_and_completed_runs_are_refused(start, whole):
     assert start("whole") == [1]
-    assert "holds a run already" in start.output()
+    assert "holds a completed run" in start.output()
     assert start("other", kill=[0, MODULE + "training_step", 8]) == [-signal.SIGKILL]
     before = (start.folder / "other" / "results.json").read_bytes()
     assert start("other", "optimizer.lr=0.5") == [1]

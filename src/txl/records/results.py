@@ -131,8 +131,15 @@ def read_status(directory: Path) -> str | None:
     return read_results(directory)["status"] if (Path(directory) / "results.json").exists() else None
 
 
-def record_outcome(directory: Path, status: str, message: str) -> None:
-    """Record how a run ended where its first process cannot, unless a process of the run has recorded it."""
+def record_outcome(directory: Path, status: str, message: str, replace: bool = False) -> None:
+    """Record how a run ended where its first process cannot.
+
+    Args:
+        directory: of the run.
+        status: how it ended.
+        message: why.
+        replace: also what a process of the run has recorded, which may be a consequence only.
+    """
     results = _load(directory)
-    if results["status"] == "running":
+    if replace or results["status"] == "running":
         write_results(directory, results | {"status": status, "error": message, "finished_at": utc_now()})

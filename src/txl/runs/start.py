@@ -72,7 +72,8 @@ def start_run(
         raise
     except processes.ProcessError as error:
         last = last_line(Path(output.name), printed) if output and not error.killed else None
-        record_outcome(run.directory, "failed", last or str(error))
+        # When one process is killed, the others fail because of it, and record that.
+        record_outcome(run.directory, "failed", last or str(error), replace=error.killed)
         raise
     finally:
         run.release()
