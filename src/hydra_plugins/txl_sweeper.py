@@ -1,7 +1,5 @@
 """Hydra finds its plugins here; the sweeper itself is `txl.sweeps.sweep`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hydra.plugins.sweeper import Sweeper
@@ -10,11 +8,7 @@ from omegaconf import DictConfig
 
 
 class TxlSweeper(Sweeper):
-    """Runs every row with every seed in one directory, and continues where an earlier call ended.
-
-    Args:
-        settings: of `conf/hydra/sweeper/txl.yaml`, which the sweep reads from Hydra's configuration.
-    """
+    """Runs every row with every seed in one directory, and continues where an earlier call ended."""
 
     def __init__(self, **settings: Any) -> None: ...
 

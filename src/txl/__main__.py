@@ -1,7 +1,5 @@
 """`python -m txl VERB …`, also installed as `txl`: everything beside training."""
 
-from __future__ import annotations
-
 import argparse
 import signal
 import sys

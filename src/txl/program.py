@@ -1,7 +1,5 @@
 """`hydra.main` with errors a person can read: one line, the nearest names, exit code 1."""
 
-from __future__ import annotations
-
 import inspect
 import os
 import sys
@@ -25,12 +23,7 @@ SWEEP_FLAGS = ("-m", "--multirun")
 def command(
     config_path: Path, config_name: str
 ) -> Callable[[Callable[[DictConfig], None]], Callable[[], None]]:
-    """Decorate a function of the composed settings to make it a program.
-
-    Args:
-        config_path: absolute path of the folder with the settings.
-        config_name: of the file to begin with.
-    """
+    """Decorate a function of the composed settings to make it a program."""
 
     def decorate(task: Callable[[DictConfig], None]) -> Callable[[], None]:
         full_error = os.environ.get("HYDRA_FULL_ERROR", "0")
@@ -88,11 +81,7 @@ def flags_first(words: list[str]) -> list[str]:
 
 
 def resumed(words: list[str]) -> list[str]:
-    """Return a command line with `resume=RUN_DIR` replaced by the overrides of that run.
-
-    Raises:
-        ValueError: there is no run in that directory.
-    """
+    """Return a command line with `resume=RUN_DIR` replaced by the overrides of that run."""
     found = [word for word in words if word.startswith("resume=")]
     if not found:
         return words

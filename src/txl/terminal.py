@@ -84,11 +84,6 @@ class ByteProgress:
     """A context that shows progress in bytes: a bar on a terminal, elsewhere a log line every 15 s.
 
     It shows nothing in the first 1.5 s.
-
-    Args:
-        description: stands before the bar or the numbers: "reading".
-        total: number of bytes; None if it is unknown.
-        completed: bytes already done at the start.
     """
 
     def __init__(self, description: str, total: int | None = None, completed: int = 0) -> None:

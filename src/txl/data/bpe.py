@@ -5,8 +5,6 @@ that text in any script can be encoded and decoded byte for byte. Lines are enco
 ids of a text do not depend on the pieces in which it is read.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -21,7 +19,6 @@ def learn(texts: Iterable[str], size: int) -> tuple[list[str], list[tuple[str, s
 
     Args:
         texts: the training text in pieces of whole lines.
-        size: number of symbols.
 
     Returns:
         The symbols and the merges, in the order in which they were learnt.

@@ -5,8 +5,6 @@ n't` in lower case, others leave a comma in its place. The vocabulary decides: o
 word, the one with the fewest unknown parts is used.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

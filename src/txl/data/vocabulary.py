@@ -28,7 +28,6 @@ class Vocabulary:
     """The symbols of one corpus.
 
     Args:
-        unit: "byte", "char", "word" or "bpe".
         symbols: in the order of their ids: bytes as `bytes` of length 1, the others as `str`.
         merges: for "bpe" the pairs of symbols that are joined, in the order in which they were learnt.
 

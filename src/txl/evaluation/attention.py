@@ -6,8 +6,6 @@ oldest slot of its memory. Heads are numbered through all layers, from 0: `layer
 Shapes as in `txl.model`, and `S = M + 1` for the distances 0 … M.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -29,7 +27,6 @@ class AttentionMeans:
     """Sums over the tokens read so far, and their means.
 
     Attributes:
-        tokens: how many tokens are counted.
         progress: the fraction of the text that has been read.
         sums: `"attention"` and, on request, the softmax of each of `TERMS`, `[N, H, S]`; `"entropy"` of the
             attention of each token in nats, `[N, H]`. float64.
@@ -187,11 +184,7 @@ def representative_heads(entropy: np.ndarray) -> dict[int, str]:
 
 
 def segment_positions(tokens: int, memory_length: int, segment_length: int) -> tuple[int, int]:
-    """Return the first and the last position in a text where a segment with a full memory can begin.
-
-    Raises:
-        ValueError: the text is too short for any.
-    """
+    """Return the first and the last position in a text where a segment with a full memory can begin."""
     if tokens < memory_length + segment_length:
         raise ValueError(
             f"the text has {tokens} tokens, too few for a memory of {memory_length} and a segment of "

@@ -1,7 +1,5 @@
 """The bits that general compressors need for a text, to compare a model with."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import lzma

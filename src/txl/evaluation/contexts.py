@@ -7,8 +7,6 @@ score all of them at all lengths, and a token costs little more than reading its
 scores equal those of contexts read separately, unless states depend on later tokens (`reads_ahead`).
 """
 
-from __future__ import annotations
-
 import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -115,8 +113,6 @@ def choose_positions(tokens: int, longest: int, step: int, count: int, seed: int
         tokens: the length of the text.
         longest: how many tokens precede each position at least.
         step: the difference of two lengths of context.
-        count: how many positions.
-        seed: of the random choice.
 
     Raises:
         ValueError: the text is shorter than the longest context, or has too few tokens after it.
@@ -146,11 +142,8 @@ def score(
     """Compute the missing scores.
 
     Args:
-        scorer: of the model.
-        tokens: the ids of the text.
         positions_P: of the tokens to score, ascending.
         lengths: the J lengths of context, ascending; no position is smaller than the last.
-        batch_size: windows in a batch.
         scores_JP: nan where a score is missing; filled batch by batch.
 
     Yields:
@@ -193,9 +186,6 @@ def load_scores(path: Path, key: str, shape: tuple[int, int]) -> np.ndarray:
     """Return the scores of shape `[J, P]` that `save_scores` wrote under this key, nan where missing.
 
     All are missing if the file does not exist or has another key or shape.
-
-    Raises:
-        ValueError: the file is damaged.
     """
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:

@@ -1,7 +1,5 @@
 """Generates text: reads a prompt, then draws token after token."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Generator, Iterator, Sequence
 
@@ -38,7 +36,6 @@ def generate(
         segment_length: how many tokens of the prompt are read at a time.
         temperature: divides the logits; 0 for greedy decoding.
         top_k: draw only from the k likeliest tokens.
-        generator: a random number generator on the model's device.
         top_p: draw only from the smallest set of likeliest tokens whose probabilities add up to this.
         starts: where the prompt of each row starts, for prompts of different lengths (see `left_pad`). The
             padding before it is ignored, as is the memory of a row that does not start at 0.

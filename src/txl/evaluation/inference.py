@@ -8,8 +8,6 @@ segment then costs L projections and its attention, not M + L projections and it
 Shapes as in `txl.model`, and `S` slots in a buffer.
 """
 
-from __future__ import annotations
-
 from typing import cast
 
 import torch

@@ -12,8 +12,6 @@ f_i(c, c) is the mean of b(c, t), the same for all models. RECL is the first len
 gains less than the threshold.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,7 +23,6 @@ class EffectiveContext:
     """The effective context of one model.
 
     Attributes:
-        length: RECL, in tokens.
         beyond: every step gained enough, so RECL may be longer than the longest context scored.
         gains: g(c, c') of each step.
         differences: exp f(c, c) - exp f(c, c') of each step, in perplexity (Figure 3).

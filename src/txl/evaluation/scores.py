@@ -1,7 +1,5 @@
 """The sum of scores, from which every metric is computed."""
 
-from __future__ import annotations
-
 import math
 
 import torch

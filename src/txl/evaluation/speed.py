@@ -10,8 +10,6 @@ both are checked against plain forward passes.
 Shapes as in `txl.model`, and `W` windows in a batch.
 """
 
-from __future__ import annotations
-
 import copy
 import statistics
 import time
@@ -204,7 +202,6 @@ def measure(
     Args:
         model: read with recurrence, in evaluation mode.
         vanilla: read without, on the same device, see `vanilla_copy`.
-        case: what to measure.
         advance: called 2 · `case.all_rounds` times, after each round of a scorer.
 
     Returns:

@@ -1,7 +1,5 @@
 """A `state_dict` of the authors' PyTorch code, and the options of its run, which the file lacks."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Mapping

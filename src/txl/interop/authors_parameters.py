@@ -20,8 +20,6 @@
     r_emb                                   position.vectors                       attn_type 3
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch

@@ -4,8 +4,6 @@ Reads only that directory: downloads nothing, runs no code that comes with the m
 from `.safetensors` only.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -39,9 +37,7 @@ class CausalModel:
         longest: the number of positions that it supports; `None` if its configuration does not say.
 
     Raises:
-        ModuleNotFoundError: transformers is not installed.
         ValueError: this is no causal language model of transformers, or parameters are missing.
-        OSError: files are missing.
     """
 
     def __init__(self, path: Path) -> None:
@@ -108,15 +104,7 @@ class CausalModel:
 
     @torch.inference_mode()
     def scores(self, window_BW: Tensor, lengths: Sequence[int]) -> Tensor:
-        """Return the negative log-likelihood of the token after the first c of each window, in nats.
-
-        Args:
-            window_BW: int64, `max(lengths) + 1` tokens per row.
-            lengths: the J values of c, the length of the context.
-
-        Returns:
-            `[B, J]`, on the CPU.
-        """
+        """Return the negative log-likelihood of the token after the first c of each window, in nats."""
         after = torch.tensor(lengths, device=self.model.device)
         rows = max(1, MAX_LOGITS // (window_BW.shape[1] * self.vocabulary_size))
         scores = []

@@ -4,8 +4,6 @@ A file that `export` writes is a `.safetensors` with our parameters' names. Two 
 ours: `txl_format`, the version, and `txl`, JSON of what the model is built from (see `description.py`).
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -73,14 +71,12 @@ def export(model: TransformerXL, options: Mapping[str, Any], path: Path) -> None
     """Write a model to a `.safetensors` file, whole or not at all, from which `load_foreign` rebuilds it.
 
     Args:
-        model: any model of `txl.model`.
         options: its description, as `load_foreign` returns it.
         path: ends in `.safetensors`. What stands there is replaced.
 
     Raises:
         NamesError: the model has other parameters than the description says. Nothing is written.
         ValueError: parameters of other shapes, or a description that `load_foreign` would not read back.
-        OSError: the file cannot be written.
     """
     path = Path(path)
     if path.suffix != ".safetensors":

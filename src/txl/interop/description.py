@@ -12,8 +12,6 @@ read, with its `stride` if segments overlap and the `border` of documents if non
 lists the tokens (as `Vocabulary.lines` writes them); `data` is the corpus.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Mapping
 from functools import partial

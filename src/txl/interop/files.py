@@ -1,7 +1,5 @@
 """Files of tensors: read without running what they hold, written whole or not at all."""
 
-from __future__ import annotations
-
 import pickle
 import re
 from collections.abc import Mapping
@@ -36,7 +34,6 @@ def read_pickle(path: Path) -> Any:
     Raises:
         PickledObjectError: the file holds other objects. None of them is created.
         ValueError: the file is damaged, or of another format.
-        OSError: it cannot be read.
     """
     with path.open("rb") as file:
         try:
@@ -69,12 +66,7 @@ def check_state(state: Any, path: Path) -> dict[str, Tensor]:
 
 
 def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return the tensors and the metadata of a `.safetensors` file.
-
-    Raises:
-        ValueError: the file is damaged, or of another format.
-        OSError: it cannot be read.
-    """
+    """Return the tensors and the metadata of a `.safetensors` file."""
     try:
         with safe_open(path, framework="pt") as file:
             names = file.keys()

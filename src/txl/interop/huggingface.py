@@ -9,8 +9,6 @@ Their memory starts as `mem_len` states of zeros that queries attend to, where o
 `txl.model.Memory` of zeros whose length is all its slots reads a first segment as theirs does.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -40,7 +38,6 @@ def read_pretrained(directory: Path) -> tuple[dict[str, Tensor], dict[str, Any]]
         directory: with config.json and model.safetensors or pytorch_model.bin, whole or in shards.
 
     Raises:
-        FileNotFoundError: a file is missing.
         ValueError: a file is damaged, an option is missing or of a kind that this model does not have, or
             shared parameters differ.
     """

@@ -6,8 +6,6 @@ losses of a few steps of training. Segment s begins at b = ext_len + s · tgt_le
 tokens[b - ext_len : b + tgt_len], its targets the tgt_len tokens from b + 1 on.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -49,9 +47,6 @@ class Comparison:
 
 class Reference:
     """One file of reference values, and the model that it describes.
-
-    Args:
-        path: the `.npz`.
 
     Raises:
         ValueError: the file is not of this format, or describes what this model does not do.
@@ -107,11 +102,7 @@ def compare(path: Path, attention: str = "plain") -> Comparison:
     """Compare the model with one file.
 
     Args:
-        path: the `.npz`.
         attention: how it is computed, a key of `txl.model.transformer.ATTENTION_BACKENDS`.
-
-    Raises:
-        ValueError: see `Reference`.
     """
     reference, comparison = Reference(path), Comparison()
     model = reference.model()

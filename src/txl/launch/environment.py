@@ -1,7 +1,5 @@
 """Which process of a run this is, and how many there are: torchrun and SLURM say it, or our own launcher."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 

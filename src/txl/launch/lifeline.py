@@ -1,7 +1,5 @@
 """A process that we started ends when its parent does, however the parent ends."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

@@ -3,8 +3,6 @@
 They end together: signals are passed on, when one fails the others are ended, and none outlives its parent.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import signal
@@ -46,8 +44,6 @@ class ProcessError(RuntimeError):
     """One of the processes of a run failed; the others were ended.
 
     Args:
-        number: which one.
-        world: of how many.
         code: its exit code; negative for the signal that killed it.
 
     Attributes:
@@ -88,9 +84,6 @@ def start(
     """Run this program once for each device, with the same settings in the same run directory.
 
     Args:
-        config: the settings.
-        directory: of the run.
-        overrides: of the command line.
         program: the script and the options that say where its settings are; `None` for this one's.
         output: where the processes print to; `None` for where this one does.
         poll: see `run_together`.
@@ -124,7 +117,6 @@ def run_together(
     Args:
         command: the program and its arguments; it calls `hold_lifeline`.
         environments: variables that each process has beside those of this one.
-        output: see `start`.
         poll: called every second; says whether to stop. What it raises ends the processes.
         stop_seconds: after a first signal, until processes that are still there are killed. By default they
         may

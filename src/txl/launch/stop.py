@@ -30,7 +30,6 @@ class StopRequest:
     Args:
         first: called with the number of the first signal, inside the handler.
         second: called with the number of a later signal, inside the handler.
-        signals: to handle.
 
     Attributes:
         received: the number of the first signal; `None` before it. Whoever learns in another way that it

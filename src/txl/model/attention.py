@@ -1,7 +1,5 @@
 """Multi-head attention over the memory and the current segment (§3.2, Appendix B)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

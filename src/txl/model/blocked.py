@@ -14,8 +14,6 @@ Why it is fast:
 Letters: see `txl.model`. `W` is the number of keys of a block, from the first that any of its queries sees.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """What a model costs in parameters, arithmetic and memory. A model on the device "meta" allocates nothing."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -4,8 +4,6 @@ There torch draws a Bernoulli number for each value, which takes as long as a sm
 random bits decide about four values: many times as fast, and the rate is rounded to a multiple of 1/65536.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -5,8 +5,6 @@ tails. A token of a tail is predicted in two steps: its tail among the shortlist
 tail (Grave et al. 2017). With `div_val` the embeddings of later tails are smaller (Baevski and Auli 2018).
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 

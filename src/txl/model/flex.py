@@ -11,8 +11,6 @@ applied to all pairs of queries and keys at once, so that they can be tested wit
 Letters: see `txl.model`. `R` is the number of distances that an encoding tells apart.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any

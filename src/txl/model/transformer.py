@@ -1,7 +1,5 @@
 """Transformer-XL: the whole model (§3.4, Appendix B)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import cast

@@ -1,7 +1,5 @@
 """Files written whole or not at all, and the lock that keeps other processes out of a directory."""
 
-from __future__ import annotations
-
 import fcntl
 import math
 import os
@@ -20,12 +18,8 @@ def lock_directory(directory: Path, seconds: float = 10.0, setting: str = "hydra
     """Lock a directory until this process ends or closes the descriptor that is returned.
 
     Args:
-        directory: of a run or a sweep.
         seconds: to wait for a process that is about to end.
         setting: chooses the directory, for the error.
-
-    Raises:
-        LockedError: another process holds the lock.
     """
     descriptor = os.open(directory, os.O_RDONLY)
     deadline = time.monotonic() + seconds

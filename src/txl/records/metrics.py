@@ -1,7 +1,5 @@
 """`metrics.jsonl`: a line each time something is logged."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -13,9 +11,6 @@ def read_metrics(directory: Path, *keys: str) -> list[dict[str, Any]]:
     """Return the lines of `metrics.jsonl` that have numbers for all of `keys`.
 
     A truncated last line is left out.
-
-    Raises:
-        ValueError: a line in the middle is damaged.
     """
     path = Path(directory) / "metrics.jsonl"
     if not path.exists():

@@ -4,8 +4,6 @@ Its status is "running" while the run is alive, then "completed", "interrupted" 
 cannot change it: a run that says "running" though no process holds its directory's lock was interrupted.
 """
 
-from __future__ import annotations
-
 import json
 import platform
 import subprocess
@@ -27,9 +25,6 @@ def initial_results(
     """Return the results of a run that begins.
 
     Args:
-        name: of the run.
-        seed: of the run.
-        overrides: of the command line.
         config: all settings, resolved; `None` if they cannot be composed.
     """
     parts = dict.fromkeys(("model", "data", "training", "valid", "test", "attention"))
@@ -98,11 +93,7 @@ def write_results(directory: Path, results: dict[str, Any]) -> None:
 
 
 def read_results(directory: Path) -> dict[str, Any]:
-    """Return `results.json` of a run, with the status that it has by now.
-
-    Raises:
-        ValueError: it is damaged.
-    """
+    """Return `results.json` of a run, with the status that it has by now."""
     results = _load(directory)
     return results | settled(results["status"], directory)
 
@@ -135,9 +126,6 @@ def record_outcome(directory: Path, status: str, message: str, replace: bool = F
     """Record how a run ended where its first process cannot.
 
     Args:
-        directory: of the run.
-        status: how it ended.
-        message: why.
         replace: also what a process of the run has recorded, which may be a consequence only.
     """
     results = _load(directory)

@@ -1,7 +1,5 @@
 """How a loss in nats is shown for each unit of text."""
 
-from __future__ import annotations
-
 import math
 
 

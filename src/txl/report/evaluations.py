@@ -4,8 +4,6 @@
 `recl.json`, `attention.json` or `speed.json`.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -20,12 +18,7 @@ def result_of(folder: Path, verb: str) -> Path:
 
 
 def files_of(sweep: Path, evaluation: dict[str, Any]) -> list[Path]:
-    """Return the files of an evaluation that a report needs: status, numbers, figures.
-
-    Args:
-        sweep: the directory of the sweep.
-        evaluation: its entry in `sweep.json`.
-    """
+    """Return the files of an evaluation that a report needs: status, numbers, figures."""
     folder, shown = sweep / evaluation["directory"], evaluation.get("figures")
     figures = [path for path in sorted(folder.rglob("*.png")) if shown is None or path.stem in shown]
     return [folder / EVALUATION, result_of(folder, evaluation["verb"]), *figures]
@@ -37,8 +30,6 @@ def read_evaluations(
     """Add to each run what was measured of it, or the reason why nothing was.
 
     Args:
-        directory: of the sweep.
-        description: its `sweep.json`.
         runs: by their directories within that of the sweep.
 
     Returns:

@@ -1,7 +1,5 @@
 """The content of a report as plain grids of text, which every output format renders."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable

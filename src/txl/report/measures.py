@@ -1,7 +1,5 @@
 """What a table can show of a run: its measures, read from `results.json`."""
 
-from __future__ import annotations
-
 import difflib
 import math
 from collections.abc import Callable
@@ -28,7 +26,6 @@ class Measure:
 
     Attributes:
         key: its name in a table's definition.
-        heading: its name for people.
         unit: what it is measured in; empty for a plain count.
         digits: behind the point, where it is printed.
         value: reads it from the results: `None` if they do not have it, nan if it was not finite.
@@ -74,12 +71,7 @@ def measures_for(keys: list[str], metric: Metric, measured: bool) -> list[Measur
     """Return the measures of a table.
 
     Args:
-        keys: their names.
-        metric: how losses are shown.
         measured: whether any row is run here; a table of published numbers alone may have others.
-
-    Raises:
-        ValueError: no such measure, with the nearest name.
     """
     known = {measure.key: measure for measure in _all(metric)}
     for key in keys:

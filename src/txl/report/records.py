@@ -1,7 +1,5 @@
 """The data behind a report: a sweep, its rows, their runs and the figures of its evaluations."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,7 +34,6 @@ class Row:
 
     Attributes:
         name: identifies the row across sweeps.
-        label: shown to readers.
         cells: what distinguishes the row, by column.
         published: the paper's numbers, by measure.
         same_run: the row whose runs this row takes further numbers from.
@@ -72,9 +69,7 @@ class EvaluationFigures:
     """One evaluation of a sweep.
 
     Attributes:
-        title: the verb and its models.
         place: its directory within that of the sweep.
-        figures: PNG files to show.
     """
 
     title: str

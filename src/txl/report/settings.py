@@ -1,7 +1,5 @@
 """The settings that numbers were measured under, as people read them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any
@@ -19,9 +17,6 @@ def settings_table(
     rows: list[tuple[str, list[Results]]],
 ) -> tuple[list[tuple[str, str]], list[str], list[list[str]]]:
     """Sort the settings of rows into those they share and those they do not.
-
-    Args:
-        rows: their names and the results of their runs.
 
     Returns:
         The settings of all, as (name, value); the names of the others; and for each row their values.

@@ -4,8 +4,6 @@ Exact rational arithmetic where it is to be had (the module `statistics`), so th
 same digits.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from dataclasses import dataclass
@@ -19,9 +17,7 @@ class Sample:
     """What the seeds of a row gave.
 
     Attributes:
-        mean: of the values.
         deviation: the sample standard deviation (n - 1 in the denominator); `None` for one value.
-        n: how many values.
     """
 
     mean: float

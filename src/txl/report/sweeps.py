@@ -3,8 +3,6 @@
 Needs only the `sweep.json` of a sweep directory and the `results.json` of each run.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Builds what `train.py` trains with, from the settings."""
 
-from __future__ import annotations
-
 import logging
 import os
 import warnings
@@ -54,11 +52,7 @@ def use_absolute_paths(settings: DictConfig) -> None:
 
 
 def config(settings: DictConfig) -> Config:
-    """Return the settings as typed objects, checked against this machine.
-
-    Raises:
-        ConfigError: a mistake in the settings, or something they need that is missing.
-    """
+    """Return the settings as typed objects, checked against this machine."""
     checked = check(settings)
     environment.check_processes(checked)
     check_device(checked.trainer)

@@ -52,11 +52,8 @@ class RunDirectory:
     Of several processes only the first one writes.
 
     Args:
-        directory: of the run.
         settings: composed; only resolved values are stored.
-        overrides: of the command line.
         home: the working directory of the user, from which paths are shown.
-        rank: of this process.
 
     Attributes:
         resumed_from: the checkpoint to resume from; `None` to start.
@@ -259,9 +256,6 @@ def check_same(
     """Raise ValueError unless a run resumes with the settings that it had.
 
     Args:
-        directory: of the run.
-        earlier: its settings.
-        current: those to resume with.
         may_change: prefixes of the keys that may differ.
         setting: chooses the directory, for the error.
     """

@@ -1,7 +1,5 @@
 """After training: scores both splits with the best weights, writes a sample, prints figure and table."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 import os

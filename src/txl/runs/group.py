@@ -1,7 +1,5 @@
 """Groups of models that read the same tokens: ours, and Hugging Face's."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +24,6 @@ class GroupMember:
 
     Attributes:
         cap: the longest context it reads, in tokens, to which others are cut; `None` for any.
-        cap_reason: why; `None` without a cap.
         reading: what its scores depend on beside its parameters.
         trained: for models of ours.
     """
@@ -58,15 +55,9 @@ def member(
 
     Args:
         source: a run directory, a checkpoint, a `.safetensors`, or a directory of `save_pretrained`.
-        name: in tables and figures.
         cap: replaces that rule.
         attention_length: keys a query may attend to, itself included, for models of ours; `None` for that of
             the run's evaluation, or else the whole context.
-        trust: see `load`.
-
-    Raises:
-        ValueError, OSError, ImportError: see `load` and `CausalModel`; an attention length for a model of
-            Hugging Face.
     """
     if cap is not None and cap < 1:
         raise ValueError(f"cap={cap} must be positive or null")
@@ -117,14 +108,8 @@ def read_text(members: Sequence[GroupMember], split: str, file: Path | None) -> 
     """Return the text that a group reads, after checking that all models share its tokens.
 
     Args:
-        members: the group.
         split: of the corpus of the first model of ours that knows one.
         file: a text to read instead, with the vocabulary of ours or else with the tokenizers.
-
-    Raises:
-        ValueError: models of different tokens, no vocabulary or corpus, an unknown split, a text with symbols
-            that the vocabulary does not hold.
-        OSError: the text cannot be read.
     """
     ours = [one.trained for one in members if one.trained]
     with_vocabulary = [trained for trained in ours if trained.vocabulary is not None]

@@ -1,7 +1,5 @@
 """A run in processes of its own: started, waited for, and recorded however they end."""
 
-from __future__ import annotations
-
 import logging
 import signal
 from collections.abc import Sequence
@@ -20,12 +18,7 @@ log = logging.getLogger(__name__)
 
 
 def started_processes(settings: DictConfig) -> bool:
-    """Run the training in several processes if the settings ask for them; return whether it did.
-
-    Raises:
-        ConfigError: impossible settings, or rows that the processes cannot share.
-        SystemExit: the run failed or was stopped.
-    """
+    """Run the training in several processes if the settings ask for them; return whether it did."""
     if settings.trainer.get("strategy") == "single":
         return False
     config = assemble.config(settings)
@@ -50,16 +43,10 @@ def start_run(
     """Run in processes of its own; `results.json` says how it ended, also when no process could.
 
     Args:
-        run: its directory, not yet inspected.
-        config: the settings.
         program: see `txl.launch.processes.start`.
         output: the file the processes print to, whose last line then says why one failed; `None` for where
             this process prints.
         poll: see `txl.launch.processes.run_together`.
-
-    Raises:
-        ValueError: see `RunDirectory.inspect`.
-        ProcessError, SystemExit: see `txl.launch.processes.run_together`.
     """
     printed = output.tell() if output else 0
     try:

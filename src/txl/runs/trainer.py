@@ -1,7 +1,5 @@
 """Lightning's trainer, with the callbacks and loggers of a run."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

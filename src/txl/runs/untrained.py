@@ -1,7 +1,5 @@
 """Models with random parameters, for measurements that do not depend on them."""
 
-from __future__ import annotations
-
 import torch
 from omegaconf import DictConfig, OmegaConf
 
@@ -15,9 +13,6 @@ def untrained(settings: DictConfig) -> tuple[TransformerXL, Config]:
     """Return a model in evaluation mode, with its clamp for evaluation, and its settings.
 
     No text is read: `data.vocabulary` is the number of tokens.
-
-    Raises:
-        ConfigError: impossible settings, or no `data.vocabulary`.
     """
     vocabulary = settings.data.get("vocabulary")
     if not vocabulary:

@@ -1,7 +1,5 @@
 """Errors in settings, one line each: the mistake, what was expected, the most similar names."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Iterable

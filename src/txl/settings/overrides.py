@@ -1,7 +1,5 @@
 """Words of a command line: quoting them for Hydra, and finding those that this program needs itself."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from pathlib import Path

@@ -4,8 +4,6 @@ Hydra does not know these arguments: they are taken from the command line before
 sweeper as its setting `command`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,11 +20,8 @@ class SweepArguments:
     """A parsed command line.
 
     Attributes:
-        command: all of its words.
         overrides: those that are for Hydra.
         ablation: a name, or the path of a file; `None` for an ordinary sweep.
-        scale: `None` for the default.
-        rows: to run; `None` for all.
         reuse: the directory of another sweep, whose runs are linked where their settings are the same.
         dry_run: list the jobs and start nothing.
     """
@@ -46,11 +41,7 @@ class SweepArguments:
 
 
 def parse(command: list[str]) -> SweepArguments:
-    """Parse a command line.
-
-    Raises:
-        ConfigError: a scale or rows without an ablation, a misspelt key, or a sweeper that has no ablations.
-    """
+    """Parse a command line."""
     found: dict[str, str] = {}
     overrides = []
     for word in command:
@@ -84,11 +75,7 @@ def parse(command: list[str]) -> SweepArguments:
 
 
 def ablation_of(arguments: SweepArguments) -> tuple[definition.Ablation, dict[str, list[str]]]:
-    """Return the ablation, and the overrides of each row to run.
-
-    Raises:
-        ConfigError: see `definition.read` and `Ablation.chosen`; or no row to run.
-    """
+    """Return the ablation, and the overrides of each row to run."""
     name, scale = arguments.ablation or "", "laptop" if arguments.scale is None else arguments.scale
     if name.endswith(".yaml"):
         path = Path(name).expanduser()
@@ -111,11 +98,7 @@ def sweep_overrides(command: list[str]) -> list[str]:
 
 
 def row_overrides(command: list[str]) -> list[str]:
-    """Return the command line of a single run, with the overrides of the one row it may name.
-
-    Raises:
-        ConfigError: see `ablation_of`; or rows that are not exactly one, which need -m.
-    """
+    """Return the command line of a single run, with the overrides of the one row it may name."""
     arguments = parse(command)
     if arguments.dry_run:
         raise ConfigError("--dry-run lists the jobs of a sweep; add -m. For one run there is: txl describe")

@@ -4,8 +4,6 @@ A file defines the rows of a table, the overrides that train each row at each sc
 the measures to show. `ablations/README.md` explains the keys. Any mistake is a `ConfigError` of one line.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
@@ -75,8 +73,6 @@ class Ablation:
     """A table or figure at one scale.
 
     Attributes:
-        name: of the file, without its ending.
-        scale: "laptop" or "paper".
         table: the file's content at this scale, of what JSON knows: `scales` holds this scale alone, a row
             has its own overrides in one list, or no such key if it is not run at this scale,
             `at_attention_length` is this scale's, and so are the `settings` of its `evaluation`.
@@ -95,11 +91,7 @@ class Ablation:
         return not self.jobs and "evaluation" in self.table
 
     def chosen(self, rows: list[str]) -> dict[str, list[str]]:
-        """Return the jobs of some rows, in the table's order.
-
-        Raises:
-            ConfigError: a row that there is not, or that is not run.
-        """
+        """Return the jobs of some rows, in the table's order."""
         for name in rows:
             if name not in self.table["rows"]:
                 raise ConfigError(f"{self.name} has no row {name}{nearest(name, self.jobs)}")
@@ -121,16 +113,7 @@ def names(folder: Path = ABLATIONS) -> list[str]:
 
 
 def read(name: str, scale: str = "laptop", folder: Path = ABLATIONS) -> Ablation:
-    """Return a table or figure at one scale.
-
-    Args:
-        name: of a file in the folder, without its ending.
-        scale: a key of the file's `scales`.
-        folder: where the files are.
-
-    Raises:
-        ConfigError: no such file or scale, or a file that is not as `ablations/README.md` says.
-    """
+    """Return a table or figure at one scale."""
     path = folder / f"{name}.yaml"
     if name not in names(folder):
         raise ConfigError(f"there is no ablation {name} in {folder}{nearest(name, names(folder))}")

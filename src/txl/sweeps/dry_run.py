@@ -1,7 +1,5 @@
 """`-m --dry-run`: every job of a sweep with its overrides, cost and status."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -6,8 +6,6 @@ the verb, its output in `console.log`, and its status in `evaluation.json`. One 
 repeated unless a model was trained again since.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -36,9 +34,6 @@ class SweepEvaluation:
     """One call of a verb.
 
     Attributes:
-        verb: of `txl`.
-        name: of its directory.
-        rows: of its models.
         jobs: the run directories of its models, relative to the sweep's; none if it needs no trained model.
         settings: `key=value` words for the verb.
         figures: stems of those that the report shows; `None` for all.

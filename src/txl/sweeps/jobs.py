@@ -1,7 +1,5 @@
 """The jobs of a sweep: each row of its table with every combination of the swept values."""
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import itertools
@@ -41,9 +39,7 @@ class Job:
     """One run of a sweep.
 
     Attributes:
-        row: of the table.
         overrides: of the row, then of the command line.
-        seed: of the run.
         settings: composed; `None` if they cannot be.
         config: the same, resolved, as in `results.json`.
         error: why the settings cannot be composed.
@@ -67,11 +63,7 @@ class Job:
         return [*self.overrides, *place]
 
     def check_directory(self, directory: Path) -> str | None:
-        """Return the status of the run in a directory; `None` if there is none.
-
-        Raises:
-            ValueError: the run has other settings than this job.
-        """
+        """Return the status of the run in a directory; `None` if there is none."""
         status = read_status(directory)
         earlier = read_results(directory).get("config") if status else None
         if earlier is None or self.config is None:
@@ -86,18 +78,7 @@ class Job:
 def make_jobs(
     arguments: list[str], rows: dict[str, list[str]], context: HydraContext, master: DictConfig
 ) -> tuple[list[Job], list[str]]:
-    """Return the jobs of a sweep, composed, and the names of the variants that each row has.
-
-    Args:
-        arguments: the overrides of the command line.
-        rows: the overrides of each row.
-        context: composes settings.
-        master: the settings of the sweep itself.
-
-    Raises:
-        HydraException: an override that cannot be parsed.
-        ConfigError: a sweep over something other than a list of values.
-    """
+    """Return the jobs of a sweep, composed, and the names of the variants that each row has."""
     parsed = OverridesParser.create(config_loader=context.config_loader).parse_overrides(arguments)
     axes = [_expand(override) for override in parsed]
     swept = [override.is_sweep_override() for override in parsed]
@@ -179,11 +160,7 @@ def _number_duplicates(jobs: list[Job]) -> None:
 
 
 def completed_runs(sweep: Path) -> list[Path]:
-    """Return the completed runs of another sweep.
-
-    Raises:
-        ValueError: the directory is no sweep's.
-    """
+    """Return the completed runs of another sweep."""
     if not (sweep / SWEEP).exists():
         raise ValueError(f"ablation.reuse={sweep} holds no {SWEEP}; name the directory of a sweep")
     runs = [sweep / job["directory"] for job in read_described(sweep)["jobs"]]
@@ -195,8 +172,6 @@ def reuse(jobs: list[Job], sweep: Path, runs: list[Path]) -> int:
 
     Args:
         jobs: composed; those that have a directory keep it.
-        sweep: the directory of the jobs.
-        runs: see `completed_runs`.
     """
     linked = 0
     for job in jobs:
@@ -210,11 +185,7 @@ def reuse(jobs: list[Job], sweep: Path, runs: list[Path]) -> int:
 
 
 def read_described(directory: Path) -> dict[str, Any]:
-    """Return the `sweep.json` of a sweep.
-
-    Raises:
-        ValueError: it is damaged.
-    """
+    """Return the `sweep.json` of a sweep."""
     path = directory / SWEEP
     try:
         described = json.loads(path.read_text("utf-8"))
@@ -256,8 +227,6 @@ def with_missing_rows(
     """Return a table in which every job has a row.
 
     Args:
-        jobs: as in `sweep.json`.
-        table: of this call.
         earlier: of the previous call, whose jobs may have rows that this one has not.
     """
     rows = dict(table["rows"])

@@ -33,8 +33,6 @@ class SweepProgress:
     """Watches the jobs of a sweep from a thread, as a context around the launcher.
 
     Args:
-        sweep: the directory.
-        jobs: to run.
         others: number of other jobs.
         failed: how many of the others have failed.
     """

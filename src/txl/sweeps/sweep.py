@@ -5,8 +5,6 @@ that are completed are not repeated, those that were interrupted go on from thei
 failed are tried again. `sweep.json` says which jobs there are; each has a run directory with its results.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import logging
@@ -48,18 +46,7 @@ SCHEMA = 1
 
 
 def sweep(context: HydraContext, task: TaskFunction, config: DictConfig, overrides: list[str]) -> None:
-    """Run a sweep.
-
-    Args:
-        context: Hydra's.
-        task: a launcher calls it with the settings of a job.
-        config: the settings of the sweep itself.
-        overrides: of the command line, without those of Hydra.
-
-    Raises:
-        ValueError: a mistake on the command line, or a directory that holds something else or is locked.
-        SystemExit: a job failed (1), or a signal stopped the sweep (128 and its number).
-    """
+    """Run a sweep."""
     arguments = parse(list(config.hydra.sweeper.command))
     ablation, rows = ablation_of(arguments) if arguments.ablation is not None else (None, {NO_ROW: []})
     if ablation and not rows and overrides:
@@ -121,11 +108,7 @@ def name_of(jobs: list[Job], config: DictConfig) -> str:
 
 
 def directory_of(name: str, arguments: SweepArguments, config: DictConfig) -> Path:
-    """Return the directory of a sweep, which does not depend on how its jobs are launched.
-
-    Raises:
-        ConfigError: there is a file in its place.
-    """
+    """Return the directory of a sweep, which does not depend on how its jobs are launched."""
     if any(word.startswith("hydra.sweep.dir=") for word in config.hydra.overrides.hydra):
         directory = Path(config.hydra.sweep.dir).absolute()
         existing = next(place for place in (directory, *directory.parents) if place.exists())
@@ -146,11 +129,7 @@ def job_entry(job: Job) -> dict[str, Any]:
 
 
 def previous_call(directory: Path, jobs: list[Job], described: dict[str, Any]) -> dict[str, Any]:
-    """Return the `sweep.json` of an earlier call; empty if there is none. Nothing is changed.
-
-    Raises:
-        ValueError: the directory holds another sweep, or runs with other settings.
-    """
+    """Return the `sweep.json` of an earlier call; empty if there is none. Nothing is changed."""
     earlier = read_described(directory) if (directory / SWEEP).exists() else {}
     for key in ("name", "scale") if earlier else ():
         if earlier[key] != described[key]:
@@ -168,12 +147,6 @@ def begin(directory: Path, jobs: list[Job], described: dict[str, Any], earlier: 
 
     Jobs of an earlier call that are not among these stay in `sweep.json`. A job that cannot be composed fails
     here.
-
-    Args:
-        directory: of the sweep.
-        jobs: of this call.
-        described: the content of `sweep.json`.
-        earlier: see `previous_call`.
     """
     path = directory / SWEEP
     known = {job["directory"] for job in described["jobs"]}
@@ -240,9 +213,6 @@ def conclude(directory: Path, jobs: list[Job], evaluations: list[str], received:
     """Write the tables and print what is missing; the exit code is 0 if nothing is.
 
     Args:
-        directory: of the sweep.
-        jobs: of this call.
-        evaluations: the status of each.
         received: the signal that stopped the sweep, if one did.
     """
     statuses = [read_status(directory / job.directory) for job in jobs]

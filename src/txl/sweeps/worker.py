@@ -39,11 +39,7 @@ PROGRESS = ("metrics.jsonl", "results.json", "console.log", "train.log")  # file
 
 
 class SweepStop(StopRequest):
-    """Stops a sweep: the first signal lets its jobs save and end, wherever they are, and starts no more.
-
-    Args:
-        sweep: the directory.
-    """
+    """Stops a sweep: the first signal lets its jobs save and end, wherever they are, and starts no more."""
 
     def __init__(self, sweep: Path) -> None:
         super().__init__(self._save, self._kill, (signal.SIGINT, signal.SIGTERM))
@@ -83,7 +79,6 @@ class JobMonitor:
 
     Args:
         sweep: the directory; `None` under another sweeper than ours.
-        directory: of the job.
         stall_seconds: without progress after which the job is killed; `None` for never.
     """
 
@@ -106,10 +101,6 @@ class JobMonitor:
 
 def run_job(settings: DictConfig, script: str) -> float | None:
     """Run one job in processes of its own.
-
-    Args:
-        settings: composed.
-        script: the program.
 
     Returns:
         The validation loss in nats per token, for sweepers that minimize it; `None` if there is none.
@@ -157,8 +148,6 @@ def record_never_started(directory: Path, message: str, initial: dict[str, Any])
     """Record why a job failed before it had a process.
 
     Args:
-        directory: of the job.
-        message: why.
         initial: the results to begin with if no earlier attempt left any.
     """
     directory.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,5 @@
 """The hardware: its precision, its speed at matrix products, its memory."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import resource

@@ -1,7 +1,5 @@
 """The LightningModule: one segment a step, the memory carried over to the next."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -24,7 +22,6 @@ class LanguageModel(pl.LightningModule):
     Lightning's automatic one: one backward pass a segment; no gradient flows into the memory.
 
     Args:
-        model: to train.
         optimizer: called with `parameters=`.
         schedule: the factor of the learning rate, called with `step=` and `total=`.
         extra: stored in checkpoints, plain types only: the settings and the vocabulary.

@@ -1,7 +1,5 @@
 """The network that the settings describe, and whether its position encoding fits them."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 
@@ -60,9 +58,6 @@ def flops_per_target(
 
     Args:
         flops: counts the operations for each token that is read.
-        model: the model.
-        reading: how the text is read.
-        devices: how many divide the rows.
     """
     rows = max(1, reading.batch_size // devices)
     read = flops(model, reading.segment_length, reading.memory_length, rows)

@@ -3,8 +3,6 @@
 All raise ValueError if `warmup_steps` is negative.
 """
 
-from __future__ import annotations
-
 import math
 
 
@@ -14,10 +12,6 @@ def cosine(
     """Rise linearly for `warmup_steps`, then fall along half a cosine to `floor` at the last step.
 
     Args:
-        step: from 0.
-        total: steps of the whole training.
-        warmup_steps: until the full learning rate is reached.
-        floor: the factor at the end.
         subtract_warmup: the cosine begins where the warm-up ends, as in the authors' TensorFlow code;
             otherwise at the first step, as in their PyTorch code.
 

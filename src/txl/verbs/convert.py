@@ -1,7 +1,5 @@
 """`txl import` and `txl export`: convert checkpoints."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

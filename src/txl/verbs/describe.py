@@ -1,7 +1,5 @@
 """`txl describe`: what a model costs, without allocating it."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Callable

@@ -125,11 +125,7 @@ def evaluate(trained: TrainedModel, settings: Settings, path: Path) -> runner.Ou
 
 
 def read_tokens(trained: TrainedModel, settings: Settings) -> tuple[np.ndarray, str]:
-    """Return the ids of the text to score, and its title.
-
-    Raises:
-        ValueError: an empty text, one with unknown symbols, or no vocabulary to read it with.
-    """
+    """Return the ids of the text to score, and its title."""
     text = trained.text(settings.split, settings.text)
     if text.split is None and len(text.tokens):
         vocabulary = trained.known_vocabulary()
@@ -148,12 +144,7 @@ def read_tokens(trained: TrainedModel, settings: Settings) -> tuple[np.ndarray, 
 
 
 def plan_readings(trained: TrainedModel, settings: Settings, length: int) -> list[Reading]:
-    """Return how the text of `length` tokens is read at each attention length, by documents if the run did.
-
-    Raises:
-        ValueError: a border the vocabulary does not hold, a context longer than the text, or lengths that
-            exclude each other.
-    """
+    """Return how a text of `length` tokens is read at each attention length, by documents if the run did."""
     from txl.evaluation.perplexity import Reading
 
     run = trained.description.get("reading") or {}

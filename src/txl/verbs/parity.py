@@ -1,7 +1,5 @@
 """`txl parity`: compare the model with reference values of the authors' code."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`txl prepare`: fetch, check and prepare a corpus, and report its contents."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import logging

@@ -1,7 +1,5 @@
 """`txl report`: the table and the page of a sweep, or of several together."""
 
-from __future__ import annotations
-
 import argparse
 import difflib
 from pathlib import Path

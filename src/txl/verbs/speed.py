@@ -106,11 +106,7 @@ def _speed(arguments: argparse.Namespace) -> int:
 
 
 def split_words(words: list[str]) -> tuple[list[str], Settings, list[str]]:
-    """Return the sources, the settings of this verb, and the words for `train.py`.
-
-    Raises:
-        ValueError: a word that is none of them.
-    """
+    """Return the sources, the settings of this verb, and the words for `train.py`."""
     from txl.settings.compose import CONF, groups
     from txl.settings.schema import Config
 
@@ -157,11 +153,7 @@ def _measure(
     path: Path,
     figure: Path,
 ) -> runner.Outcome:
-    """Measure all lengths, write the result after each, and draw the figure.
-
-    Raises:
-        ValueError: too little memory, or a side whose scores are wrong.
-    """
+    """Measure all lengths, write the result after each, and draw the figure."""
     from txl.report.figures.speed import draw_speed
     from txl.training.hardware import failure_reason
 

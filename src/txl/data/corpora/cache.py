@@ -101,12 +101,7 @@ class Stamp:
     """A record of the folder that some files gave: while their status is the same, so is their text.
 
     Args:
-        cache: the folder of prepared corpora.
-        sources: the files.
         key: all else that the prepared tokens depend on.
-
-    Raises:
-        FileNotFoundError: a file is not there.
     """
 
     def __init__(self, cache: Path, sources: list[Path], key: list) -> None:

@@ -43,9 +43,6 @@ def fetch(
     """Return the file `target`, fetched unless it is there already.
 
     Args:
-        corpus: for messages.
-        addresses: tried in turn.
-        sha256: of the file; None if none was published.
         target: the complete file; a copy put there by hand is used.
         beside: for the error: which other files are needed.
         setting: for the error: the setting that names a copy elsewhere.

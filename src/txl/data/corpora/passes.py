@@ -3,8 +3,6 @@
 Each reads piece by piece and keeps its counts, never the text.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections import Counter

@@ -6,8 +6,6 @@ killed process nor one that prepares at the same time leaves a partial corpus. A
 by size, inode and times of change, gave which folder, so that an unchanged 1 GB need not be read again.
 """
 
-from __future__ import annotations
-
 import bisect
 import contextlib
 import hashlib
@@ -60,7 +58,6 @@ class Recipe:
     """How a text becomes tokens.
 
     Attributes:
-        unit: "byte", "char", "word" or "bpe".
         newlines: "keep", or "drop" to remove them from bytes and characters after the text is split.
         min_count: words counted less often are `<unk>`.
         bpe_vocabulary: for bpe, the number of symbols to learn.
@@ -98,7 +95,6 @@ class Expected:
     """Facts of a known corpus that the text must satisfy; None for no check.
 
     Attributes:
-        vocabulary: number of different tokens.
         tokens: their numbers in train, valid and test.
         content: bytes of the whole text.
         archive: sha256 of the archive.
@@ -145,12 +141,9 @@ def prepare(
     """Return a corpus from the cache, or prepare it and put it there.
 
     Args:
-        name: of the corpus.
         sources: the files it is made of: archives, not their content.
         read_splits: returns the text of each split; called with a function that returns a temporary folder
             for unpacked files.
-        recipe: how the text becomes tokens.
-        cache: the folder of prepared corpora.
         expected: what the text must satisfy.
         sha256: of the text; None for that of the concatenated splits.
 

@@ -40,7 +40,6 @@ class Part:
     """A run of bytes of a plain file.
 
     Attributes:
-        path: the file.
         begin, end: the first byte, and the one after the last.
         source: the file as its owner knows it, for messages: the archive, not its unpacked content.
     """
@@ -52,11 +51,7 @@ class Part:
 
     @classmethod
     def whole(cls, path: Path, unit: str, source: str | None = None) -> Part:
-        """Return a whole file, without its byte order mark unless the unit is "byte".
-
-        Raises:
-            ValueError: the file is empty.
-        """
+        """Return a whole file, without its byte order mark unless the unit is "byte"."""
         size = path.stat().st_size
         with path.open("rb") as file:
             mark = file.read(3) == b"\xef\xbb\xbf"
@@ -71,11 +66,7 @@ class Part:
 
 
 def chunks(part: Part, unit: str, size: int = PIECE) -> Iterator[bytes]:
-    """Yield a part in chunks that break no character and, for words and bpe, no line unless it is long.
-
-    Raises:
-        ValueError: the file became shorter meanwhile.
-    """
+    """Yield a part in chunks that break no character and, for words and bpe, no line unless it is long."""
     with part.path.open("rb") as file:
         for begin, end in borders(part, unit, size):
             file.seek(begin)
@@ -171,12 +162,7 @@ def _cut(file: IO[bytes], part: Part, place: int, unit: str) -> int:
 
 
 def unpacked(path: Path, folder: Callable[[], Path]) -> Path:
-    """Return the file itself, or if it is a .gz, .bz2, .xz or .zst, its content as a new file in the folder.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: it is corrupt.
-    """
+    """Return the file itself, or if it is a .gz, .bz2, .xz or .zst, its content as a new file."""
     if not path.is_file():
         raise FileNotFoundError(f"data.path: there is no file {path}")
     if path.suffix not in (*OPEN, ".zst"):
@@ -197,7 +183,6 @@ def corruption_named(path: Path, *more: type[Exception]) -> Iterator[None]:
     """Raise ValueError with the name of an archive for an error that its corrupt bytes cause.
 
     Args:
-        path: the archive.
         more: kinds of such errors, besides those of the standard library.
     """
     kinds: tuple[type[Exception], ...] = (*CORRUPT, *more)
@@ -246,9 +231,6 @@ def members(archive: Path, wanted: Callable[[str], bool], folder: Path) -> dict[
 
     Returns:
         The unpacked files by the names of their members, in sorted order.
-
-    Raises:
-        ValueError: the archive is corrupt.
     """
     found: dict[str, Path] = {}
     with corruption_named(archive), ByteProgress(f"unpacking {archive.name}") as progress:

@@ -1,7 +1,5 @@
 """Made-up corpora whose entropy is known, so that what a model learns can be held against the truth."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import math
@@ -22,10 +20,7 @@ def lagged_copy(vocabulary: int, lag: int, probability: float, length: int, seed
 
     Args:
         vocabulary: V, how many different tokens.
-        lag: how far back.
-        probability: p, of the copy.
         length: tokens in all: the first 90 % are for training, then 5 % for validation, 5 % for the test.
-        seed: of the tokens.
 
     Raises:
         ValueError: a vocabulary below 2, a lag below 1, a probability not in [0, 1] or fewer than 40 tokens.

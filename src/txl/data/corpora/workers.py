@@ -1,7 +1,5 @@
 """Counting and encoding words in several processes, as the interpreter lock of Python allows one core."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys
@@ -31,7 +29,6 @@ class Lines(NamedTuple):
     """A task: some lines of a file.
 
     Attributes:
-        path, begin, end: a run of its bytes.
         last: whether nothing follows, so that the last line ends even without a newline.
     """
 
@@ -62,9 +59,6 @@ def parallel_map(
     """Yield a `map` that applies the function in worker processes and gives the results in order.
 
     It stays a few tasks ahead of its reader. With one process the work is done in this one.
-
-    Raises:
-        OSError: a worker died.
     """
     if processes == 1:
         yield partial(map, function)

@@ -4,8 +4,6 @@ Recurrence makes the order of the data part of the model: a row must continue wh
 streams own the order, and no loader or sampler may shuffle them.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, NamedTuple

@@ -5,8 +5,6 @@ last token ends the text before it, as a target, and is the first input of the t
 own tokens are targets. So here too every token after the first of the corpus is scored once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,7 +19,6 @@ def border_places(tokens: np.ndarray, border: Sequence[int], piece: int = 2**24)
     Args:
         tokens: `[T]` integers, read piece by piece, so that a large array stays on disk.
         border: the ids that separate texts.
-        piece: number of tokens read at once.
 
     Raises:
         ValueError: an empty border.
@@ -124,7 +121,6 @@ class SentenceStreams(OrderedStreams):
 
     Args:
         tokens, sizes, options: see `OrderedStreams`, except for `random_start`.
-        border: the ids that separate sentences.
     """
 
     policy = "sentences"

@@ -1,7 +1,5 @@
 """Attention with linear biases (Press et al. 2022): scores fall linearly with the distance."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """The interface of a position encoding, and the functions that several encodings share."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

@@ -1,7 +1,5 @@
 """A learned absolute table added before every layer (Al-Rfou et al. 2018, §3)."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

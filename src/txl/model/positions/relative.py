@@ -9,8 +9,6 @@ where R is the sinusoid of the distance i - j, each layer has its own W_R (`dist
 learned. Two products give all four: (a) + (c) is (q + u) · k, and (b) + (d) is (q + v) · W_R R.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

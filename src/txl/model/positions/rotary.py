@@ -1,7 +1,5 @@
 """Rotary positions (Su et al. 2021): rotated queries and keys, whose products depend on distances alone."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

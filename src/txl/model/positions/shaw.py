@@ -1,7 +1,5 @@
 """Learned relative positions (Shaw et al. 2018), which the paper compares with its own in Tables 6 and 7."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -1,7 +1,5 @@
 """Absolute sinusoids, added once to the input (Vaswani et al. 2017, §3.5)."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """T5's relative bias (Raffel et al. 2020, §2.1): a learned number for each head and bucket of distances."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -71,7 +71,6 @@ def top_of_memory(attention_LK: np.ndarray, memory_length: int, share: float) ->
 
     Args:
         attention_LK: of one head, a row for each token of the segment; the first M columns are the memory.
-        memory_length: M.
         share: of the memory to return, rounded up.
     """
     total_M = attention_LK[:, :memory_length].sum(0)
@@ -80,10 +79,6 @@ def top_of_memory(attention_LK: np.ndarray, memory_length: int, share: float) ->
 
 def draw_attention(path: Path, folder: Path) -> list[Path]:
     """Draw what `txl attention` measured, as PNG and PDF.
-
-    Args:
-        path: its JSON.
-        folder: created if missing.
 
     Returns:
         The paths: `<name of the JSON>-mean.png`, if single heads were read `-heads.png`, and if terms were

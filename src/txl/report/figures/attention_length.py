@@ -1,7 +1,5 @@
 """The figure of the loss against the attention length."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +13,6 @@ def draw_attention_lengths(entries: list[dict[str, Any]], unit: str, title: str,
     Args:
         entries: with "attention_length", "perplexity" or "bits_per_character", and the same "_low" and
             "_high"; as `txl evaluate` writes them.
-        unit: of the tokens.
-        title: of the figure.
-        path: of the figure.
     """
     key, (_, name) = score_key(unit), metric_of(unit)
     figure = new_figure(6.4, 4.0)

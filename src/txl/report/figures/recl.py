@@ -1,7 +1,5 @@
 """The figures of `txl recl`: the gain from more context (Figure 3), and perplexity by context (Figure 4)."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The figure of `txl speed`: time per token against the attention length, with and without recurrence."""
 
-from __future__ import annotations
-
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -20,8 +18,6 @@ def draw_speed(entries: list[dict[str, Any]], title: str, path: Path) -> Path:
 
     Args:
         entries: one for each attention length, as `txl speed` writes them in "attention".
-        title: of the figure.
-        path: of the figure.
     """
     figure = new_figure(6.4, 4.2)
     axes = figure.add_subplot()

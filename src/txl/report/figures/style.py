@@ -1,7 +1,5 @@
 """What all figures share: colors, axes and files."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

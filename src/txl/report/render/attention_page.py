@@ -1,7 +1,5 @@
 """The page of `txl attention`: one self-contained HTML file for exploring heads."""
 
-from __future__ import annotations
-
 import base64
 import html
 from pathlib import Path
@@ -20,7 +18,6 @@ def write_page(path: Path, folder: Path) -> Path:
 
     Args:
         path: the JSON of `txl attention`, with its arrays beside it.
-        folder: created if missing.
     """
     maps = Maps.read(path)
     result, segment = maps.result, maps.arrays["segment_attention"]

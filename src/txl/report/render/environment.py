@@ -1,7 +1,5 @@
 """The templates of reports: each format escapes all text it is given."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any
@@ -11,12 +9,7 @@ from markupsafe import Markup
 
 
 def environment(escape: Callable[[str], str], **syntax: str) -> Environment:
-    """Return an environment that passes every inserted value, except `Markup`, through `escape`.
-
-    Args:
-        escape: makes plain text safe in the output format.
-        syntax: delimiters other than jinja2's own.
-    """
+    """Return an environment that passes every inserted value, except `Markup`, through `escape`."""
 
     def finalize(value: Any) -> Markup:
         return value if isinstance(value, Markup) else Markup(escape(str(value)))

@@ -1,7 +1,5 @@
 """A report as Markdown, LaTeX and CSV."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re

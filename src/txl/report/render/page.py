@@ -3,8 +3,6 @@
 `page.js` draws the figures in the browser from the numbers that the page embeds as JSON.
 """
 
-from __future__ import annotations
-
 import base64
 import html
 import math

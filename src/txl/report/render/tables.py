@@ -3,8 +3,6 @@
 The same results give the same bytes, on every machine and at every time.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from rich import box
@@ -27,9 +25,6 @@ def write_tables(directories: Path | list[Path], out: Path | None = None) -> lis
         directories: of sweeps, of runs, or folders with runs below them.
         out: where the files go; `None` for the sweep's directory, if it is one.
 
-    Returns:
-        The paths of the files.
-
     Raises:
         ValueError: see `txl.report.sweeps.read_sweeps`; or several directories and no `out`.
     """
@@ -50,7 +45,6 @@ def summary_of(directories: Path | list[Path], width: int = 100) -> Group:
     """Return a short table of a sweep, to be printed: each row's numbers, the paper's, and its status.
 
     Args:
-        directories: as for `write_tables`.
         width: of the terminal, in characters; where it does not suffice, the paper's numbers are left out,
             then the last measures.
     """

@@ -46,18 +46,12 @@ def publish(
     It asks nothing, and without a login or with WANDB_MODE=offline it tries no connection.
 
     Args:
-        directories: of one sweep or of several together, as for `txl.report.write_tables`.
-        out: where the file `wandb_report.json` goes.
         project: in W&B; `None` for the one that the runs were logged to.
         entity: its user or team; `None` for the one that the runs were logged to, where they name none the
             default of who is logged in.
 
     Returns:
         Lines for people: where it is to be seen, or where the file is and how to publish it.
-
-    Raises:
-        ImportError: the package wandb-workspaces is missing.
-        ValueError: it is not known where the runs are in W&B; or see `txl.report.sweeps.read_sweeps`.
     """
     for package in ("wandb", "wandb_workspaces"):
         if importlib.util.find_spec(package) is None:
@@ -96,14 +90,7 @@ def publish(
 
 
 def built(sweep: Sweep, groups: list[str], project: str, entity: str) -> tuple[Report, Workspace]:
-    """Return the report and the workspace of a sweep; nothing is connected to.
-
-    Args:
-        sweep: what they are about.
-        groups: W&B's, of its runs.
-        project: in W&B.
-        entity: its user or team; empty where it is not known.
-    """
+    """Return the report and the workspace of a sweep; nothing is connected to."""
     import wandb_workspaces.reports.v2 as reports
     import wandb_workspaces.workspaces as workspaces
     from wandb_workspaces.expr import Metric

@@ -10,8 +10,6 @@ restored but derived from the number of steps.
 `step-00001000.ckpt` one that is never deleted. A file gets its name only when it is complete and on disk.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import os
@@ -129,7 +127,6 @@ class Checkpoints(pl.Callback):
         every, validate_every: steps between checkpoints and validations; each validation is followed by a
             checkpoint too.
         keep_every: steps between checkpoints that are never deleted; `None` for none.
-        streams: of the training text.
     """
 
     def __init__(

@@ -1,7 +1,5 @@
 """Stops a training that has diverged: a loss that is not finite, or one that rises and stays high."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 
@@ -24,7 +22,6 @@ class DivergenceGuard:
 
     Args:
         max_rise: in nats; `None` for no limit.
-        checkpoints: their folder; the message names the last good one.
     """
 
     def __init__(self, max_rise: float | None, checkpoints: Path) -> None:
@@ -33,11 +30,7 @@ class DivergenceGuard:
         self.lowest, self.lowest_step = math.inf, 0
 
     def check(self, step: int, loss: float) -> None:
-        """Check the mean loss of a step, counted from 1.
-
-        Raises:
-            DivergedError: it is not finite, or the running mean has risen too far.
-        """
+        """Check the mean loss of a step, counted from 1."""
         self.check_finite(step, loss, "loss", good=step - 2)  # the weights after step - 1 gave this loss
         self.seen += 1
         # A plain mean at first, then an exponential one.

@@ -1,7 +1,5 @@
 """Profiling: the time spent waiting for data, and a trace of a few steps."""
 
-from __future__ import annotations
-
 import logging
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Progress of a training: a bar on a terminal, plain lines elsewhere, and the logged metrics."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable
@@ -36,8 +34,6 @@ class Monitor(pl.Callback):
     read them every step.
 
     Args:
-        unit: what a token is: "byte", "char", "word" or "bpe".
-        flops_per_token: of training, for the utilization.
         peak_flops: operations per second of one device; `None` to measure it at the start.
         record: called with the "training" part of the results after each validation and at the end.
 

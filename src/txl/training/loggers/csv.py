@@ -1,7 +1,5 @@
 """`logger=csv`: the metrics as one table, `metrics.csv`, for a spreadsheet."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The log that every run has, `metrics.jsonl`, and the base class of loggers."""
 
-from __future__ import annotations
-
 import errno
 import json
 import logging

@@ -1,7 +1,5 @@
 """`logger=tensorboard`: event files under `tensorboard/` of the run directory."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ A run directory is one W&B run: its id is kept in `wandb/id`, and a resumed run 
 WandbLogger would prompt for a login, which stops an unattended run.
 """
 
-from __future__ import annotations
-
 import html
 import logging
 import os
@@ -30,9 +28,6 @@ class Wandb(RunLogger):
     """Logs to Weights & Biases, with the tokens read as the x axis; `conf/logger/wandb.yaml` has the options.
 
     The variable WANDB_MODE (offline, disabled) overrides `offline`.
-
-    Raises:
-        ConfigError: W&B rejects a name or a variable WANDB_….
     """
 
     def __init__(
