@@ -33,7 +33,6 @@ def main(words: list[str] | None = None) -> int:
 
 
 def _code(arguments: argparse.Namespace) -> int:
-    """Run the verb and return its exit code; an error is one line."""
     try:
         return arguments.run(arguments)
     except (ValueError, OSError, ImportError) as error:

@@ -61,7 +61,6 @@ class Vocabulary:
         return np.min_scalar_type(max(len(self) - 1, 0))
 
     def id_of(self, symbol: str | bytes | None) -> int | None:
-        """Return the id of a symbol, or None if the vocabulary lacks it."""
         return None if symbol is None else self._ids.get(symbol)
 
     @cached_property
@@ -177,7 +176,6 @@ def words(text: str, end_of_line: str, ends: bool) -> list[str]:
 
 
 def code_points(unit: str, text: bytes) -> np.ndarray:
-    """Return the byte values or code points of a text."""
     if unit == "byte":
         return np.frombuffer(text, dtype=np.uint8)
     return np.frombuffer(text.decode().encode("utf-32-le"), dtype=np.uint32)

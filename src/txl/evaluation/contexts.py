@@ -201,7 +201,6 @@ def load_scores(path: Path, key: str, shape: tuple[int, int]) -> np.ndarray:
 def save_scores(
     path: Path, key: str, scores_JP: np.ndarray, positions_P: np.ndarray, lengths: Sequence[int]
 ) -> None:
-    """Write scores atomically, with their positions and lengths of context."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_path(path) as part, part.open("wb") as file:
         np.savez(file, key=np.array(key), scores=scores_JP, positions=positions_P, lengths=lengths)

@@ -79,7 +79,6 @@ def check_share(share: float, tokens: int) -> int:
 
 
 def _effective_length(gains: np.ndarray, lengths: Sequence[int], threshold: float) -> tuple[int, bool]:
-    """Return the effective length and whether it may be longer."""
     for length, gain in zip(lengths, gains, strict=False):
         if gain < threshold:
             return length, False

@@ -136,7 +136,6 @@ def _complete(tensors: Mapping[str, Tensor], given: Mapping[str, Any]) -> dict[s
 
 
 def check_option_types(options: Mapping[str, Any]) -> None:
-    """Raise ValueError unless numbers are integers and lists are lists."""
     kinds = dict.fromkeys(NUMBERS, int) | dict.fromkeys(LISTS, (list, tuple))
     for name, kind in kinds.items():
         if name in options and not isinstance(options[name], kind):

@@ -66,7 +66,6 @@ def check_state(state: Any, path: Path) -> dict[str, Tensor]:
 
 
 def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return the tensors and the metadata of a `.safetensors` file."""
     try:
         with safe_open(path, framework="pt") as file:
             names = file.keys()

@@ -41,7 +41,6 @@ class Comparison:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing is farther off than its tolerance."""
         return all(gap is None or gap <= TOLERANCE[kind] for kind, gap in self.largest.items())
 
 
@@ -73,7 +72,6 @@ class Reference:
         self.attention_length = self.slots if same_length else None
 
     def model(self) -> TransformerXL:
-        """Return the model with the parameters of the file."""
         torch.manual_seed(0)
         model = model_from_config(self.config)
         parameters = {name.removeprefix("param/"): torch.from_numpy(np.array(value))
@@ -94,7 +92,6 @@ class Reference:
         return scores, hidden[:, :keep].detach(), memory
 
     def start(self, model: TransformerXL) -> Memory:
-        """Return the empty memory of a run."""
         return model.empty_memory(len(self.tokens), self.slots)
 
 

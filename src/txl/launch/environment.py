@@ -42,7 +42,6 @@ def started_elsewhere() -> int | None:
 
 
 def rank() -> int:
-    """Return the global rank of this process."""
     kind = environment()
     return kind.local_rank() if isinstance(kind, LightningEnvironment) else kind.global_rank()
 

@@ -77,6 +77,5 @@ class StopRequest:
 
 
 def end_at_once(number: int) -> None:
-    """End this process by a signal, whatever it is doing."""
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)

@@ -70,7 +70,6 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a text file, whole or not at all."""
     with atomic_path(path) as part:
         part.write_text(text, "utf-8")
 
@@ -86,7 +85,6 @@ def finite(value: Any) -> Any:
 
 
 def flatten(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested settings with dotted keys."""
     found: dict[str, Any] = {}
     for key, value in settings.items():
         found |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}

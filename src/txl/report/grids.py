@@ -56,8 +56,6 @@ class Grid:
 
 @dataclass
 class Report:
-    """The whole report except its figures."""
-
     title: str
     about: list[str]
     metric: Metric
@@ -96,7 +94,6 @@ Found = dict[tuple[str, str], Measured]  # by row name and measure key
 
 
 def measured(sweep: Sweep) -> tuple[list[Measure], Found]:
-    """Return the measures of a sweep, and what was measured of each row."""
     metric = metric_for(_units(run for row in sweep.rows for run in row.completed) or {"byte"})
     measures = measures_for(sweep.measures, metric, any(row.runs for row in sweep.rows))
     found: Found = {}

@@ -42,7 +42,6 @@ class Measure:
     size: int = 1
 
     def shown(self, value: float) -> str:
-        """Return a value as it is printed."""
         return f"{value / self.size:,.{self.digits}f}"
 
 
@@ -125,7 +124,6 @@ def _number(value: float | None) -> float:
 
 
 def trained_attention(results: Results) -> int | None:
-    """Return the attention length of training."""
     training = at(results, "config", "training") or {}
     if training.get("attention_length"):
         return training["attention_length"]

@@ -32,7 +32,6 @@ warnings.filterwarnings("ignore", message=r".*isinstance\(treespec, LeafSpec\)")
 
 
 def run(settings: DictConfig) -> RunDirectory:
-    """Return the run directory that Hydra chose."""
     use_absolute_paths(settings)
     hydra, rank = HydraConfig.get(), environment.rank()
     hold_lifeline()
@@ -80,7 +79,6 @@ def corpus(config: Config, run: RunDirectory) -> Corpus:
 
 
 def module(config: Config, corpus: Corpus, run: RunDirectory) -> LanguageModel:
-    """Return the model for this corpus, ready to train."""
     model = network(config, len(corpus.vocabulary))
     check_positions(config, model)
     parameters, in_layers = parameter_counts(model)

@@ -75,7 +75,6 @@ class RunDirectory:
 
     @property
     def checkpoints(self) -> Path:
-        """The folder of the checkpoints."""
         return self.directory / "checkpoints"
 
     def inspect(self) -> int:
@@ -107,7 +106,6 @@ class RunDirectory:
         return step
 
     def release(self) -> None:
-        """Release the lock."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -134,7 +132,6 @@ class RunDirectory:
             write_results(self.directory, self.results)
 
     def record(self, **parts: Any) -> None:
-        """Set parts of the results and write them."""
         if self.claimed and self.results["status"] == "running" and self.status() == "failed":
             # Another process has recorded its failure, for which this one will fail as well.
             self.results.update(status="failed", error=read_results(self.directory)["error"])

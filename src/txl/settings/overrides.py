@@ -15,7 +15,6 @@ def quoted(value: object) -> str:
 
 
 def run_directory(directory: Path) -> str:
-    """Return the override that names the run directory."""
     return f"hydra.run.dir={quoted(directory)}"
 
 

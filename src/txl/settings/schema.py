@@ -258,7 +258,6 @@ class Config:
 
 
 def check(settings: DictConfig) -> Config:
-    """Return the composed settings as typed objects."""
     check_given(settings)
     try:
         config: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), settings))

@@ -36,12 +36,10 @@ class SweepArguments:
 
     @property
     def sweeper(self) -> str:
-        """The override that chooses the sweeper."""
         return next((word for word in self.overrides if word.startswith(SWEEPER)), OURS)
 
 
 def parse(command: list[str]) -> SweepArguments:
-    """Parse a command line."""
     found: dict[str, str] = {}
     overrides = []
     for word in command:

@@ -91,7 +91,6 @@ class Ablation:
         return not self.jobs and "evaluation" in self.table
 
     def chosen(self, rows: list[str]) -> dict[str, list[str]]:
-        """Return the jobs of some rows, in the table's order."""
         for name in rows:
             if name not in self.table["rows"]:
                 raise ConfigError(f"{self.name} has no row {name}{nearest(name, self.jobs)}")

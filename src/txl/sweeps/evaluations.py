@@ -107,7 +107,6 @@ class SweepEvaluation:
 
 
 def attention_length(results: dict[str, Any]) -> int | None:
-    """Return the best attention length of a trained model."""
     unit = results["data"]["unit"]
     best = best_attention(results, metric_for({unit}))
     return trained_attention(results) if best is None or best != best else int(best)
@@ -179,7 +178,6 @@ def run_evaluations(sweep: Path, evaluations: list[SweepEvaluation]) -> tuple[li
 
 
 def _run(one: SweepEvaluation, sweep: Path) -> str:
-    """Run an evaluation, record how it ended, and return its status."""
     folder, began = sweep / one.directory, time.monotonic()
     folder.mkdir(parents=True, exist_ok=True)
     (folder / EVALUATION).unlink(missing_ok=True)

@@ -160,7 +160,6 @@ def _number_duplicates(jobs: list[Job]) -> None:
 
 
 def completed_runs(sweep: Path) -> list[Path]:
-    """Return the completed runs of another sweep."""
     if not (sweep / SWEEP).exists():
         raise ValueError(f"ablation.reuse={sweep} holds no {SWEEP}; name the directory of a sweep")
     runs = [sweep / job["directory"] for job in read_described(sweep)["jobs"]]
@@ -185,7 +184,6 @@ def reuse(jobs: list[Job], sweep: Path, runs: list[Path]) -> int:
 
 
 def read_described(directory: Path) -> dict[str, Any]:
-    """Return the `sweep.json` of a sweep."""
     path = directory / SWEEP
     try:
         described = json.loads(path.read_text("utf-8"))

@@ -46,7 +46,6 @@ SCHEMA = 1
 
 
 def sweep(context: HydraContext, task: TaskFunction, config: DictConfig, overrides: list[str]) -> None:
-    """Run a sweep."""
     arguments = parse(list(config.hydra.sweeper.command))
     ablation, rows = ablation_of(arguments) if arguments.ablation is not None else (None, {NO_ROW: []})
     if ablation and not rows and overrides:
@@ -124,7 +123,6 @@ def directory_of(name: str, arguments: SweepArguments, config: DictConfig) -> Pa
 
 
 def job_entry(job: Job) -> dict[str, Any]:
-    """Return a job for `sweep.json`."""
     return {"row": job.row, "seed": job.seed, "directory": job.directory, "overrides": job.overrides}
 
 

@@ -125,7 +125,6 @@ def evaluate(trained: TrainedModel, settings: Settings, path: Path) -> runner.Ou
 
 
 def read_tokens(trained: TrainedModel, settings: Settings) -> tuple[np.ndarray, str]:
-    """Return the ids of the text to score, and its title."""
     text = trained.text(settings.split, settings.text)
     if text.split is None and len(text.tokens):
         vocabulary = trained.known_vocabulary()

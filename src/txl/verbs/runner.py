@@ -42,7 +42,6 @@ class Outcome:
     interrupted: str | None = None
 
     def show(self) -> int:
-        """Print the outcome and return the exit code."""
         if self.table is not None:
             console.print(self.table)
         print_paths(self.files)

@@ -101,7 +101,6 @@ def text(
 
 
 def _own(name: str | None, path: str, recipe: Recipe, expected: Expected, cache: str) -> Corpus:
-    """Return the corpus of plain or packed files."""
     found = find(path)
     sources = [file for files in found.values() for file in files]
 

@@ -145,7 +145,6 @@ def _download(address: str, output: str, _: object, part: Path) -> None:
 
 
 def _receive(answer: requests.Response, part: Path, received: int) -> None:
-    """Append an answer to the part; raise TransferError if it ends early."""
     length = answer.headers.get("Content-Length")
     total = received + int(length) if length and "Content-Encoding" not in answer.headers else None
     with (

@@ -184,7 +184,6 @@ def prepare(
 
 
 def report(corpus: Corpus) -> dict:
-    """Return the `report.json` of a corpus, or the counts of one made in memory."""
     if corpus.folder:
         return json.loads((corpus.folder / "report.json").read_text("utf-8"))
     return {

@@ -107,7 +107,6 @@ class Streams(ABC):
         return None
 
     def plan(self, epoch: int) -> Any:
-        """Return what `draw` gave for this epoch."""
         if self._plan is None or self._plan[0] != epoch:
             self._plan = epoch, self.draw(np.random.default_rng([self.seed, epoch]))
         return self._plan[1]

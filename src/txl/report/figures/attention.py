@@ -89,7 +89,6 @@ def draw_attention(path: Path, folder: Path) -> list[Path]:
 
 
 def make_figures(maps: Maps) -> dict[str, Figure]:
-    """Return the figures that the measurement has numbers for, by name."""
     figures = {"mean": mean_figure(maps)}
     if maps.result["segment"]["heads"]:
         figures["heads"] = heads_figure(maps)

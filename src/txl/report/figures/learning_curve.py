@@ -50,7 +50,6 @@ def draw_learning_curve(directory: Path) -> Path:
 
 
 def _scale(tokens: int) -> tuple[float, str]:
-    """Return the divisor of the token axis, and its name in the axis label."""
     for size, word in ((1e9, "billions"), (1e6, "millions"), (1e3, "thousands")):
         if tokens >= size:
             return size, f" ({word})"

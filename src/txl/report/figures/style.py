@@ -38,7 +38,6 @@ def finish_axes(axes: Axes, title: str, x: str, y: str = "", title_size: float =
 
 
 def tick_lengths(axes: Axes, lengths: list[int]) -> None:
-    """Put one tick at each attention length."""
     axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
     axes.xaxis.set_minor_locator(NullLocator())
 
@@ -51,6 +50,5 @@ def save(figure: Figure, path: Path) -> Path:
 
 
 def save_all(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
-    """Write each figure as PNG and as PDF under its name."""
     kinds = ("png", "pdf")
     return [save(figure, folder / f"{name}.{kind}") for name, figure in figures.items() for kind in kinds]

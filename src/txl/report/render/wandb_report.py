@@ -122,7 +122,6 @@ def built(sweep: Sweep, groups: list[str], project: str, entity: str) -> tuple[R
 
 
 def specification(report: Report, workspace: Workspace) -> dict[str, Any]:
-    """Return both as W&B stores them: plain JSON."""
 
     def stored(made: Report | Workspace) -> dict[str, Any]:
         model = made._to_model()  # there is no public way to it
@@ -141,14 +140,12 @@ def logged_in() -> bool:
 
 
 def default_entity() -> str:
-    """Return the user or team whose projects are meant where none is named."""
     import wandb
 
     return wandb.Api().default_entity or ""
 
 
 def _panels(reports: ModuleType, sweep: Sweep, lines: int) -> dict[str, list[LinePlot]]:
-    """Return the panels of each section."""
     runs = [run for row in sweep.rows for run in row.runs]
     keys = {metric_of(unit)[0] for run in runs if (unit := at(run.results, "data", "unit"))}
     score = keys.pop() if len(keys) == 1 else "loss"

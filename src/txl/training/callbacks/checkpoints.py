@@ -241,7 +241,6 @@ class Checkpoints(pl.Callback):
 
 
 def random_state() -> dict[str, Any]:
-    """Return the state of every random number generator of this process."""
     state: Any = np.random.get_state()
     kind, keys, position, has_gauss, gauss = state
     return {
@@ -277,7 +276,6 @@ def _all_rows(tensor: Tensor) -> Tensor:
 
 
 def _from_all_processes(value: Any) -> list[Any]:
-    """Return the value of each process, by rank."""
     if not (distributed.is_available() and distributed.is_initialized()):
         return [value]
     values: list[Any] = [None] * distributed.get_world_size()

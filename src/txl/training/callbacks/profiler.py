@@ -39,8 +39,6 @@ class DataWait(Profiler):
 
 
 class Trace(pl.Callback):
-    """Records a few training steps as a Chrome trace."""
-
     def __init__(self, path: Path, steps: int) -> None:
         self.path, self.steps = path, steps
         self.recorder: profile | None = None

@@ -69,7 +69,6 @@ class Monitor(pl.Callback):
         return metric_of(self.unit)[0], bits(loss) if self.unit in ("byte", "char") else perplexity(loss)
 
     def summary(self, trainer: pl.Trainer) -> dict[str, Any]:
-        """Return the "training" part of the results."""
         speed = self.tokens / max(self.seconds - self.validating, 1e-9)
         device = trainer.strategy.root_device
         return {
