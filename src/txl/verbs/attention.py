@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from rich import box
 from rich.table import Table
 
+from txl.records.files import atomic_path
 from txl.terminal import progress_bar
 from txl.verbs import runner
 
@@ -23,8 +24,8 @@ ROWS = 64  # of single heads: as many tokens as the authors evaluate at once, an
 TOP_SHARE = 0.2  # of the memory, marked in Figure 6
 
 
-@dataclass(frozen=True)
-class Settings:
+@dataclass
+class Settings(runner.ModelSettings):
     """Settings of the verb.
 
     Attributes:
@@ -38,8 +39,6 @@ class Settings:
         terms: separate the terms of the scores: true or false (true)
         batch_size: rows read side by side; changes the speed, not the numbers (8)
         seed: of the random position (0)
-        device: auto, cpu, cuda, cuda:1, …
-        trust: true to run code of your own that the run names
         out: folder of all files; null for evaluations/ and figures/ of the run
     """
 
@@ -53,8 +52,6 @@ class Settings:
     terms: bool = True
     batch_size: int = 8
     seed: int = 0
-    device: str = "auto"
-    trust: bool = False
     out: Path | None = None
 
     def __post_init__(self) -> None:
@@ -211,12 +208,8 @@ def _write(path: Path, result: dict[str, Any], arrays: dict[str, np.ndarray]) ->
     import numpy as np
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part.npz")
-    try:
-        np.savez_compressed(part, **arrays)  # type: ignore[arg-type]  # names of arrays, not options
-        part.replace(path.with_suffix(".npz"))
-    finally:
-        part.unlink(missing_ok=True)
+    with atomic_path(path.with_suffix(".npz")) as part, part.open("wb") as file:
+        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]  # names of arrays, not options
     runner.write_result(path, result)
 
 

@@ -24,7 +24,7 @@ WINDOW_STRIDE = 32  # the default for models without memory
 
 
 @dataclass
-class Settings:
+class Settings(runner.PrecisionSettings):
     """Settings of the verb; null takes the value of the run's own evaluation.
 
     Attributes:
@@ -42,9 +42,6 @@ class Settings:
         tokens: how many tokens are read, from the beginning; null for all
         scores: a file for the score of every token, tab-separated
         out: path of the JSON; null for evaluations/ of the run
-        precision: auto, 32-true, 64-true, bf16-mixed or 16-mixed
-        device: auto, cpu, cuda, cuda:1, …
-        trust: true to run code of your own that the run names
     """
 
     split: str = "test"
@@ -60,9 +57,6 @@ class Settings:
     tokens: int | None = None
     scores: Path | None = None
     out: Path | None = None
-    precision: str = "auto"
-    device: str = "auto"
-    trust: bool = False
 
     def __post_init__(self) -> None:
         lengths = "segment_length", "clamp_length", "batch_size", "stride", "reset_every", "tokens"

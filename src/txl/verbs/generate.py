@@ -18,7 +18,7 @@ SEPARATOR = "---"  # the line between the prompts of a file
 
 
 @dataclass
-class Settings:
+class Settings(runner.PrecisionSettings):
     """Settings of the verb. Without prompt, file or position, a random position of the split is continued.
 
     Attributes:
@@ -36,9 +36,6 @@ class Settings:
         seed: of sampling and of the random position (1)
         samples: how many for each prompt (1)
         out: path of the JSON, beside which the .md goes; null for evaluations/ of the run
-        precision: auto, 32-true, 64-true, bf16-mixed or 16-mixed
-        device: auto, cpu, cuda, cuda:1, …
-        trust: true to run code of your own that the run names
     """
 
     prompt: str | None = None
@@ -55,9 +52,6 @@ class Settings:
     seed: int = 1
     samples: int = 1
     out: Path | None = None
-    precision: str = "auto"
-    device: str = "auto"
-    trust: bool = False
 
     def __post_init__(self) -> None:
         if sum(given is not None for given in (self.prompt, self.file, self.position)) > 1:

@@ -29,7 +29,7 @@ SAVE_EVERY = 5.0  # seconds
 
 
 @dataclass
-class Settings:
+class Settings(runner.ModelSettings):
     """Settings of the verb.
 
     Attributes:
@@ -47,8 +47,6 @@ class Settings:
         cap: the longest context a model reads, one number or one for each; null for what it was made for
         batch_size: windows read side by side (8)
         seed: of the choice of tokens (1)
-        device: auto, cpu, cuda, cuda:1, …
-        trust: true to run code of your own that a checkpoint names
         out: folder of the results; null for one beside the first of our models
     """
 
@@ -65,8 +63,6 @@ class Settings:
     cap: list[int | None] | None = None
     batch_size: int = 8
     seed: int = 1
-    device: str = "auto"
-    trust: bool = False
     out: Path | None = None
 
     def __post_init__(self) -> None:

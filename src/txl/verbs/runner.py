@@ -10,7 +10,7 @@ import os
 import types
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -25,6 +25,30 @@ INTERRUPTED = 130  # exit code
 console = Console(highlight=False)
 Settings = TypeVar("Settings")
 Verbs = argparse._SubParsersAction  # what `add_to` of each verb adds its parser to
+
+
+@dataclass(kw_only=True)
+class ModelSettings:
+    """Settings of every verb that reads a model.
+
+    Attributes:
+        device: auto, cpu, cuda, cuda:1, …
+        trust: true to run code of your own that a run or a checkpoint names
+    """
+
+    device: str = "auto"
+    trust: bool = False
+
+
+@dataclass(kw_only=True)
+class PrecisionSettings(ModelSettings):
+    """Settings of the verbs that compute in a precision of your choice.
+
+    Attributes:
+        precision: auto, 32-true, 64-true, bf16-mixed or 16-mixed
+    """
+
+    precision: str = "auto"
 
 
 @dataclass
@@ -93,7 +117,8 @@ def add_model_verb(
 def add_settings_help(verb: argparse.ArgumentParser, kind: type) -> None:
     """Append the attributes in the docstring of the settings to the help of a verb."""
     verb.formatter_class = argparse.RawDescriptionHelpFormatter
-    verb.epilog = (inspect.getdoc(kind) or "").split("Attributes:")[-1].replace("`", "")
+    described = [inspect.cleandoc(each.__doc__ or "") for each in kind.__mro__ if is_dataclass(each)]
+    verb.epilog = "\n".join(text.partition("Attributes:\n")[2].replace("`", "") for text in described)
 
 
 @contextmanager

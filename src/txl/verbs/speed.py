@@ -28,7 +28,7 @@ DAY = 86400.0  # seconds
 
 
 @dataclass
-class Settings:
+class Settings(runner.PrecisionSettings):
     """Settings of the verb, beside those of `train.py`.
 
     Attributes:
@@ -43,11 +43,8 @@ class Settings:
         passes: forward passes of the vanilla side in a turn: windows × passes tokens are measured (1)
         rounds: measured turns of each side, alternating, after one unmeasured turn (5)
         tokens: length of the text to which both times are extrapolated (5000000, enwik8's test text)
-        precision: auto, 32-true, 64-true, bf16-mixed or 16-mixed
-        device: auto, cpu, cuda, cuda:1, …
         out: path of the JSON, beside which the figure goes; null for evaluations/ and figures/ of the run, or
             of outputs/
-        trust: true to run code of your own that the run names
     """
 
     attention_length: list[int] = field(default_factory=lambda: [800, 1800, 2800, 3800])
@@ -58,10 +55,7 @@ class Settings:
     passes: int = 1
     rounds: int = 5
     tokens: int = 5_000_000
-    precision: str = "auto"
-    device: str = "auto"
     out: Path | None = None
-    trust: bool = False
 
     def __post_init__(self) -> None:
         lengths = "segment_length", "batch_size", "segments", "windows", "passes", "rounds", "tokens"
