@@ -8,10 +8,12 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -23,6 +25,7 @@ from rich.progress import (
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
+from rich.table import Table
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +57,14 @@ class ConsoleHandler(logging.Handler):
             console.print(self.format(record), markup=False, soft_wrap=True)
         except Exception:
             self.handleError(record)
+
+
+def new_table(*headings: str, left: Collection[str] = (), **options: Any) -> Table:
+    """Return a table without rows, its columns aligned right except those of `left`."""
+    table = Table(box=box.SIMPLE_HEAVY, pad_edge=False, title_justify="left", **options)
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in left else "right")
+    return table
 
 
 @contextmanager

@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from rich import box
-from rich.table import Table
-
 from txl.records.files import atomic_path
-from txl.terminal import progress_bar
+from txl.terminal import new_table, progress_bar
 from txl.verbs import runner
 
 if TYPE_CHECKING:
     import numpy as np
+    from rich.table import Table
 
     from txl.evaluation.attention import AttentionMeans
     from txl.runs.trained import TokenizedText, TrainedModel
@@ -219,9 +217,8 @@ def as_table(result: dict[str, Any], arrays: dict[str, np.ndarray]) -> Table:
 
     mean = arrays["mean_attention"]
     distance = mean @ np.arange(mean.shape[1])
-    table = Table(box=box.SIMPLE_HEAVY, pad_edge=False, caption=result["terms_note"], caption_justify="left")
-    for heading in ("head", "layer", "", "entropy (bits)", "mean distance", "on itself"):
-        table.add_column(heading, justify="left" if heading == "" else "right")
+    headings = "head", "layer", "", "entropy (bits)", "mean distance", "on itself"
+    table = new_table(*headings, left=[""], caption=result["terms_note"], caption_justify="left")
     for entry in result["segment"]["heads"]:
         head = entry["head"]
         table.add_row(

@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich import box
-from rich.table import Table
-
-from txl.terminal import progress_bar
+from txl.terminal import new_table, progress_bar
 from txl.verbs import runner
 
 if TYPE_CHECKING:
     import numpy as np
+    from rich.table import Table
 
     from txl.evaluation.perplexity import Reading
     from txl.runs.trained import TrainedModel
@@ -215,9 +213,8 @@ def as_table(result: dict[str, Any]) -> Table:
 
     key, (_, name) = score_key(result["unit"]), metric_of(result["unit"])
     digits = 2 if key == "perplexity" else 4
-    table = Table(box=box.SIMPLE_HEAVY, title=result["read"], title_justify="left")
-    for heading in ("attention", "memory", "segment", name, "95 %", "scored", "warm-up", "ms/token"):
-        table.add_column(heading, justify="right")
+    headings = "attention", "memory", "segment", name, "95 %", "scored", "warm-up", "ms/token"
+    table = new_table(*headings, title=result["read"])
     for entry in result["attention"]:
         half = (entry[f"{key}_high"] - entry[f"{key}_low"]) / 2 if f"{key}_low" in entry else None
         table.add_row(

@@ -4,9 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from rich import box
-from rich.table import Table
-
+from txl.terminal import new_table
 from txl.verbs.runner import Verbs, console
 
 
@@ -20,9 +18,8 @@ def _parity(arguments: argparse.Namespace) -> int:
     from txl.interop.parity import TOLERANCE, compare
     from txl.model.transformer import ATTENTION_BACKENDS
 
-    table = Table(box=box.SIMPLE_HEAVY, title="largest absolute differences")
-    for heading in ("file", "attention", *TOLERANCE, ""):
-        table.add_column(heading, overflow="fold")
+    text = "file", "attention", ""
+    table = new_table(*text[:2], *TOLERANCE, "", left=text, title="largest absolute differences")
     failed = 0
     for path in arguments.files:
         try:

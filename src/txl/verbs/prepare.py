@@ -6,11 +6,10 @@ import logging
 import sys
 from typing import Any
 
-from rich import box
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
+from txl.terminal import new_table
 from txl.verbs.runner import Verbs, compose_unnamed, composition_errors, console
 
 
@@ -43,15 +42,10 @@ def _prepare(arguments: argparse.Namespace) -> int:
 
 def as_table(report: dict[str, Any], path: str) -> Group:
     """Return the report of a corpus as a table, with the path of its file if it has one."""
-    table = Table(box=box.SIMPLE_HEAVY, pad_edge=False)
-    table.add_column("split")
     columns = {"bytes_splits": "bytes", "tokens": f"{report['unit']}s", "unknown": "unknown"}
     columns = {key: name for key, name in columns.items() if key in report}
-    for name in columns.values():
-        table.add_column(name, justify="right")
     hashes = report.get("sha256_splits", {})
-    if hashes:
-        table.add_column("sha256")
+    table = new_table("split", *columns.values(), *(["sha256"] if hashes else []), left=("split", "sha256"))
     for split in report["tokens"]:
         values = (report[key][split] for key in columns)
         cells = [f"{value:,}" if isinstance(value, int) else f"{value:.2%}" for value in values]

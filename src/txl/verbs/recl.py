@@ -11,12 +11,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich import box
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
-from txl.terminal import progress_bar
+from txl.terminal import new_table, progress_bar
 from txl.verbs import runner
 
 if TYPE_CHECKING:
@@ -247,11 +245,8 @@ def as_table(result: dict[str, Any]) -> Group:
     from txl.records.units import perplexity
 
     unit, longest = result["data"]["unit"], result["lengths"][-1]
-    table = Table(box=box.SIMPLE_HEAVY, pad_edge=False, title=f"RECL in {unit}s", title_justify="left")
-    table.add_column("model")
-    for share in result["r"]:
-        table.add_column(f"r = {share:g}", justify="right")
-    table.add_column(f"perplexity at {longest:,}", justify="right")
+    headings = "model", *(f"r = {share:g}" for share in result["r"]), f"perplexity at {longest:,}"
+    table = new_table(*headings, left=["model"], title=f"RECL in {unit}s")
     notes = []
     for model in result["models"]:
         cells = [f"{'≥ ' if entry['beyond'] else ''}{entry['recl']:,}" for entry in model["effective"]]

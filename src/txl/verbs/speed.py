@@ -11,12 +11,10 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich import box
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
-from txl.terminal import progress_bar
+from txl.terminal import new_table, progress_bar
 from txl.verbs import runner
 
 if TYPE_CHECKING:
@@ -278,9 +276,8 @@ def extrapolate(entry: dict[str, Any], tokens: int) -> dict[str, Any]:
 
 def as_table(result: dict[str, Any]) -> Group:
     """Return the times, with notes on what was measured and what is extrapolated."""
-    table = Table(box=box.SIMPLE_HEAVY, pad_edge=False, title=result["shape"], title_justify="left")
-    for heading in ("attention length", "recurrent, ms/token", "vanilla, ms/token", "slower by", "paper"):
-        table.add_column(heading, justify="right")
+    headings = "attention length", "recurrent, ms/token", "vanilla, ms/token", "slower by", "paper"
+    table = new_table(*headings, title=result["shape"])
     notes = []
     for entry in result["attention"]:
         times = (entry[side]["milliseconds_per_token"] for side in ("recurrent", "vanilla"))
