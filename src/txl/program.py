@@ -81,7 +81,11 @@ def flags_first(words: list[str]) -> list[str]:
 
 
 def resumed(words: list[str]) -> list[str]:
-    """Return a command line with `resume=RUN_DIR` replaced by the overrides of that run."""
+    """Return a command line with `resume=RUN_DIR` replaced by the overrides of that run.
+
+    Raises:
+        ValueError: there is no run in that directory.
+    """
     found = [word for word in words if word.startswith("resume=")]
     if not found:
         return words

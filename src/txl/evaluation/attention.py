@@ -184,7 +184,11 @@ def representative_heads(entropy: np.ndarray) -> dict[int, str]:
 
 
 def segment_positions(tokens: int, memory_length: int, segment_length: int) -> tuple[int, int]:
-    """Return the first and the last position in a text where a segment with a full memory can begin."""
+    """Return the first and the last position in a text where a segment with a full memory can begin.
+
+    Raises:
+        ValueError: the text is too short for any.
+    """
     if tokens < memory_length + segment_length:
         raise ValueError(
             f"the text has {tokens} tokens, too few for a memory of {memory_length} and a segment of "

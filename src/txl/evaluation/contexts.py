@@ -186,6 +186,9 @@ def load_scores(path: Path, key: str, shape: tuple[int, int]) -> np.ndarray:
     """Return the scores of shape `[J, P]` that `save_scores` wrote under this key, nan where missing.
 
     All are missing if the file does not exist or has another key or shape.
+
+    Raises:
+        ValueError: the file is damaged.
     """
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:

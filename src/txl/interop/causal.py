@@ -37,7 +37,9 @@ class CausalModel:
         longest: the number of positions that it supports; `None` if its configuration does not say.
 
     Raises:
+        ModuleNotFoundError: transformers is not installed.
         ValueError: this is no causal language model of transformers, or parameters are missing.
+        OSError: files are missing.
     """
 
     def __init__(self, path: Path) -> None:

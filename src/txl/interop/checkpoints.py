@@ -77,6 +77,7 @@ def export(model: TransformerXL, options: Mapping[str, Any], path: Path) -> None
     Raises:
         NamesError: the model has other parameters than the description says. Nothing is written.
         ValueError: parameters of other shapes, or a description that `load_foreign` would not read back.
+        OSError: the file cannot be written.
     """
     path = Path(path)
     if path.suffix != ".safetensors":

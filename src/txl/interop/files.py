@@ -34,6 +34,7 @@ def read_pickle(path: Path) -> Any:
     Raises:
         PickledObjectError: the file holds other objects. None of them is created.
         ValueError: the file is damaged, or of another format.
+        OSError: it cannot be read.
     """
     with path.open("rb") as file:
         try:
@@ -66,6 +67,12 @@ def check_state(state: Any, path: Path) -> dict[str, Tensor]:
 
 
 def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return the tensors and the metadata of a `.safetensors` file.
+
+    Raises:
+        ValueError: the file is damaged, or of another format.
+        OSError: it cannot be read.
+    """
     try:
         with safe_open(path, framework="pt") as file:
             names = file.keys()

@@ -38,6 +38,7 @@ def read_pretrained(directory: Path) -> tuple[dict[str, Tensor], dict[str, Any]]
         directory: with config.json and model.safetensors or pytorch_model.bin, whole or in shards.
 
     Raises:
+        FileNotFoundError: a file is missing.
         ValueError: a file is damaged, an option is missing or of a kind that this model does not have, or
             shared parameters differ.
     """

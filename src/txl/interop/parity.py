@@ -100,6 +100,9 @@ def compare(path: Path, attention: str = "plain") -> Comparison:
 
     Args:
         attention: how it is computed, a key of `txl.model.transformer.ATTENTION_BACKENDS`.
+
+    Raises:
+        ValueError: see `Reference`.
     """
     reference, comparison = Reference(path), Comparison()
     model = reference.model()

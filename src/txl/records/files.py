@@ -20,6 +20,9 @@ def lock_directory(directory: Path, seconds: float = 10.0, setting: str = "hydra
     Args:
         seconds: to wait for a process that is about to end.
         setting: chooses the directory, for the error.
+
+    Raises:
+        LockedError: another process holds the lock.
     """
     descriptor = os.open(directory, os.O_RDONLY)
     deadline = time.monotonic() + seconds

@@ -11,6 +11,9 @@ def read_metrics(directory: Path, *keys: str) -> list[dict[str, Any]]:
     """Return the lines of `metrics.jsonl` that have numbers for all of `keys`.
 
     A truncated last line is left out.
+
+    Raises:
+        ValueError: a line in the middle is damaged.
     """
     path = Path(directory) / "metrics.jsonl"
     if not path.exists():

@@ -93,7 +93,11 @@ def write_results(directory: Path, results: dict[str, Any]) -> None:
 
 
 def read_results(directory: Path) -> dict[str, Any]:
-    """Return `results.json` of a run, with the status that it has by now."""
+    """Return `results.json` of a run, with the status that it has by now.
+
+    Raises:
+        ValueError: it is damaged.
+    """
     results = _load(directory)
     return results | settled(results["status"], directory)
 

@@ -71,6 +71,9 @@ def measures_for(keys: list[str], metric: Metric, measured: bool) -> list[Measur
 
     Args:
         measured: whether any row is run here; a table of published numbers alone may have others.
+
+    Raises:
+        ValueError: no such measure, with the nearest name.
     """
     known = {measure.key: measure for measure in _all(metric)}
     for key in keys:

@@ -51,7 +51,11 @@ def use_absolute_paths(settings: DictConfig) -> None:
 
 
 def config(settings: DictConfig) -> Config:
-    """Return the settings as typed objects, checked against this machine."""
+    """Return the settings as typed objects, checked against this machine.
+
+    Raises:
+        ConfigError: a mistake in the settings, or something they need that is missing.
+    """
     checked = check(settings)
     environment.check_processes(checked)
     check_device(checked.trainer)

@@ -33,6 +33,9 @@ def describe(
         devices: divide the batch; each holds the whole model (data parallel).
         peak: operations a second of one device, for the time to train; `None` leaves the time out.
         utilization: share of the peak that is reached.
+
+    Raises:
+        ConfigError: impossible settings, or a batch that the devices do not divide.
     """
     if OmegaConf.is_missing(settings.data, "path"):
         if not settings.data.get("vocabulary"):

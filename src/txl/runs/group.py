@@ -58,6 +58,10 @@ def member(
         cap: replaces that rule.
         attention_length: keys a query may attend to, itself included, for models of ours; `None` for that of
             the run's evaluation, or else the whole context.
+
+    Raises:
+        ValueError, OSError, ImportError: see `load` and `CausalModel`; an attention length for a model of
+            Hugging Face.
     """
     if cap is not None and cap < 1:
         raise ValueError(f"cap={cap} must be positive or null")
@@ -110,6 +114,11 @@ def read_text(members: Sequence[GroupMember], split: str, file: Path | None) -> 
     Args:
         split: of the corpus of the first model of ours that knows one.
         file: a text to read instead, with the vocabulary of ours or else with the tokenizers.
+
+    Raises:
+        ValueError: models of different tokens, no vocabulary or corpus, an unknown split, a text with symbols
+            that the vocabulary does not hold.
+        OSError: the text cannot be read.
     """
     ours = [one.trained for one in members if one.trained]
     with_vocabulary = [trained for trained in ours if trained.vocabulary is not None]

@@ -18,7 +18,12 @@ log = logging.getLogger(__name__)
 
 
 def started_processes(settings: DictConfig) -> bool:
-    """Run the training in several processes if the settings ask for them; return whether it did."""
+    """Run the training in several processes if the settings ask for them; return whether it did.
+
+    Raises:
+        ConfigError: impossible settings, or rows that the processes cannot share.
+        SystemExit: the run failed or was stopped.
+    """
     if settings.trainer.get("strategy") == "single":
         return False
     config = assemble.config(settings)
@@ -47,6 +52,10 @@ def start_run(
         output: the file the processes print to, whose last line then says why one failed; `None` for where
             this process prints.
         poll: see `txl.launch.processes.run_together`.
+
+    Raises:
+        ValueError: see `RunDirectory.inspect`.
+        ProcessError, SystemExit: see `txl.launch.processes.run_together`.
     """
     printed = output.tell() if output else 0
     try:

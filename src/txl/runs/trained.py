@@ -78,6 +78,9 @@ class TrainedModel:
             text: UTF-8, or any bytes if these are the unit.
             name: of the text in errors.
             ends: for words, whether a last line without a newline ends too.
+
+        Raises:
+            ValueError: a symbol that the vocabulary does not hold, no UTF-8, or no vocabulary.
         """
         vocabulary = self.known_vocabulary(name)
         data = self.description.get("data") or {"settings": {}}
@@ -91,7 +94,12 @@ class TrainedModel:
             ) from error
 
     def text(self, split: str, file: Path | None = None) -> TokenizedText:
-        """Return a split of the training corpus, or the text of a file instead."""
+        """Return a split of the training corpus, or the text of a file instead.
+
+        Raises:
+            ValueError: an unknown split; see `encode` and `corpus`.
+            OSError: the text cannot be read.
+        """
         if file is not None:
             tokens = self.encode(file.read_bytes(), f"text={file}")
             return TokenizedText(file.name, None, self.known_vocabulary().unit, tokens)
@@ -101,7 +109,12 @@ class TrainedModel:
         return TokenizedText(corpus.name, split, corpus.unit, corpus.tokens[split])
 
     def corpus(self) -> Corpus:
-        """Return the training corpus, prepared again if need be."""
+        """Return the training corpus, prepared again if need be.
+
+        Raises:
+            ValueError: the source does not name its corpus, or the text has changed.
+            OSError, ImportError: the text is not available, see `txl.data.corpora.catalogue`.
+        """
         data = self.description.get("data")
         if data is None:
             raise ValueError(
@@ -162,6 +175,9 @@ def inference_context(
         model: is moved; for a mixed precision its matrices are rounded once, permanently.
         device: "auto" for a GPU if there is one, or a name that torch knows.
         precision: one of `PRECISIONS`; "auto" is that of training on the device.
+
+    Raises:
+        ConfigError: an unavailable device, or an unknown precision.
     """
     if precision not in PRECISIONS:
         raise ConfigError(f"precision={precision}: expected one of {', '.join(PRECISIONS)}")

@@ -13,6 +13,9 @@ def untrained(settings: DictConfig) -> tuple[TransformerXL, Config]:
     """Return a model in evaluation mode, with its clamp for evaluation, and its settings.
 
     No text is read: `data.vocabulary` is the number of tokens.
+
+    Raises:
+        ConfigError: impossible settings, or no `data.vocabulary`.
     """
     vocabulary = settings.data.get("vocabulary")
     if not vocabulary:

@@ -35,6 +35,10 @@ def component(group: Any, name: str) -> Callable[..., Any]:
     Args:
         group: `_target_` (an import path) and settings.
         name: of the group, a key of `SUPPLIED`, or of a member of it ("logger.csv").
+
+    Raises:
+        ConfigError: no target, one that cannot be imported, a package that is not installed, an unknown or
+            missing key, a wrong type.
     """
     if not isinstance(group, dict) or not isinstance(group.get("_target_"), str):
         raise ConfigError(f"{name}: a group needs a _target_, the import path of what it sets up")

@@ -13,7 +13,12 @@ CONF = Path(__file__).parents[3] / "conf"  # in the checkout that the package is
 
 
 def composed(overrides: list[str], config_path: Path = CONF, config_name: str = "train") -> DictConfig:
-    """Compose the settings with overrides, written as on the command line of `train.py`."""
+    """Compose the settings with overrides, written as on the command line of `train.py`.
+
+    Raises:
+        FileNotFoundError: txl is not installed from a checkout, which has the folder `conf`.
+        HydraException: overrides that do not compose.
+    """
     if not config_path.is_dir():
         raise FileNotFoundError(
             f"no settings in {config_path}; install txl from a checkout: pip install -e ."

@@ -258,6 +258,11 @@ class Config:
 
 
 def check(settings: DictConfig) -> Config:
+    """Return the composed settings as typed objects.
+
+    Raises:
+        ConfigError: an unknown key, a wrong type, a value out of range or sizes that do not fit.
+    """
     check_given(settings)
     try:
         config: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), settings))

@@ -40,6 +40,11 @@ class SweepArguments:
 
 
 def parse(command: list[str]) -> SweepArguments:
+    """Parse a command line.
+
+    Raises:
+        ConfigError: a scale or rows without an ablation, a misspelt key, or a sweeper that has no ablations.
+    """
     found: dict[str, str] = {}
     overrides = []
     for word in command:
@@ -73,7 +78,11 @@ def parse(command: list[str]) -> SweepArguments:
 
 
 def ablation_of(arguments: SweepArguments) -> tuple[definition.Ablation, dict[str, list[str]]]:
-    """Return the ablation, and the overrides of each row to run."""
+    """Return the ablation, and the overrides of each row to run.
+
+    Raises:
+        ConfigError: see `definition.read` and `Ablation.chosen`; or no row to run.
+    """
     name, scale = arguments.ablation or "", "laptop" if arguments.scale is None else arguments.scale
     if name.endswith(".yaml"):
         path = Path(name).expanduser()
@@ -96,7 +105,11 @@ def sweep_overrides(command: list[str]) -> list[str]:
 
 
 def row_overrides(command: list[str]) -> list[str]:
-    """Return the command line of a single run, with the overrides of the one row it may name."""
+    """Return the command line of a single run, with the overrides of the one row it may name.
+
+    Raises:
+        ConfigError: see `ablation_of`; or rows that are not exactly one, which need -m.
+    """
     arguments = parse(command)
     if arguments.dry_run:
         raise ConfigError("--dry-run lists the jobs of a sweep; add -m. For one run there is: txl describe")

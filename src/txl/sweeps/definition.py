@@ -91,6 +91,11 @@ class Ablation:
         return not self.jobs and "evaluation" in self.table
 
     def chosen(self, rows: list[str]) -> dict[str, list[str]]:
+        """Return the jobs of some rows, in the table's order.
+
+        Raises:
+            ConfigError: a row that there is not, or that is not run.
+        """
         for name in rows:
             if name not in self.table["rows"]:
                 raise ConfigError(f"{self.name} has no row {name}{nearest(name, self.jobs)}")
@@ -112,7 +117,11 @@ def names(folder: Path = ABLATIONS) -> list[str]:
 
 
 def read(name: str, scale: str = "laptop", folder: Path = ABLATIONS) -> Ablation:
-    """Return a table or figure at one scale."""
+    """Return a table or figure at one scale.
+
+    Raises:
+        ConfigError: no such file or scale, or a file that is not as `ablations/README.md` says.
+    """
     path = folder / f"{name}.yaml"
     if name not in names(folder):
         raise ConfigError(f"there is no ablation {name} in {folder}{nearest(name, names(folder))}")

@@ -63,7 +63,11 @@ class Job:
         return [*self.overrides, *place]
 
     def check_directory(self, directory: Path) -> str | None:
-        """Return the status of the run in a directory; `None` if there is none."""
+        """Return the status of the run in a directory; `None` if there is none.
+
+        Raises:
+            ValueError: the run has other settings than this job.
+        """
         status = read_status(directory)
         earlier = read_results(directory).get("config") if status else None
         if earlier is None or self.config is None:
@@ -78,7 +82,12 @@ class Job:
 def make_jobs(
     arguments: list[str], rows: dict[str, list[str]], context: HydraContext, master: DictConfig
 ) -> tuple[list[Job], list[str]]:
-    """Return the jobs of a sweep, composed, and the names of the variants that each row has."""
+    """Return the jobs of a sweep, composed, and the names of the variants that each row has.
+
+    Raises:
+        HydraException: an override that cannot be parsed.
+        ConfigError: a sweep over something other than a list of values.
+    """
     parsed = OverridesParser.create(config_loader=context.config_loader).parse_overrides(arguments)
     axes = [_expand(override) for override in parsed]
     swept = [override.is_sweep_override() for override in parsed]
@@ -160,6 +169,11 @@ def _number_duplicates(jobs: list[Job]) -> None:
 
 
 def completed_runs(sweep: Path) -> list[Path]:
+    """Return the completed runs of another sweep.
+
+    Raises:
+        ValueError: the directory is no sweep's.
+    """
     if not (sweep / SWEEP).exists():
         raise ValueError(f"ablation.reuse={sweep} holds no {SWEEP}; name the directory of a sweep")
     runs = [sweep / job["directory"] for job in read_described(sweep)["jobs"]]
@@ -184,6 +198,11 @@ def reuse(jobs: list[Job], sweep: Path, runs: list[Path]) -> int:
 
 
 def read_described(directory: Path) -> dict[str, Any]:
+    """Return the `sweep.json` of a sweep.
+
+    Raises:
+        ValueError: it is damaged.
+    """
     path = directory / SWEEP
     try:
         described = json.loads(path.read_text("utf-8"))

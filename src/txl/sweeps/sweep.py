@@ -46,6 +46,18 @@ SCHEMA = 1
 
 
 def sweep(context: HydraContext, task: TaskFunction, config: DictConfig, overrides: list[str]) -> None:
+    """Run a sweep.
+
+    Args:
+        context: Hydra's.
+        task: a launcher calls it with the settings of a job.
+        config: the settings of the sweep itself.
+        overrides: of the command line, without those of Hydra.
+
+    Raises:
+        ValueError: a mistake on the command line, or a directory that holds something else or is locked.
+        SystemExit: a job failed (1), or a signal stopped the sweep (128 and its number).
+    """
     arguments = parse(list(config.hydra.sweeper.command))
     ablation, rows = ablation_of(arguments) if arguments.ablation is not None else (None, {NO_ROW: []})
     if ablation and not rows and overrides:
@@ -107,7 +119,11 @@ def name_of(jobs: list[Job], config: DictConfig) -> str:
 
 
 def directory_of(name: str, arguments: SweepArguments, config: DictConfig) -> Path:
-    """Return the directory of a sweep, which does not depend on how its jobs are launched."""
+    """Return the directory of a sweep, which does not depend on how its jobs are launched.
+
+    Raises:
+        ConfigError: there is a file in its place.
+    """
     if any(word.startswith("hydra.sweep.dir=") for word in config.hydra.overrides.hydra):
         directory = Path(config.hydra.sweep.dir).absolute()
         existing = next(place for place in (directory, *directory.parents) if place.exists())
@@ -127,7 +143,11 @@ def job_entry(job: Job) -> dict[str, Any]:
 
 
 def previous_call(directory: Path, jobs: list[Job], described: dict[str, Any]) -> dict[str, Any]:
-    """Return the `sweep.json` of an earlier call; empty if there is none. Nothing is changed."""
+    """Return the `sweep.json` of an earlier call; empty if there is none. Nothing is changed.
+
+    Raises:
+        ValueError: the directory holds another sweep, or runs with other settings.
+    """
     earlier = read_described(directory) if (directory / SWEEP).exists() else {}
     for key in ("name", "scale") if earlier else ():
         if earlier[key] != described[key]:

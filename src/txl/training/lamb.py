@@ -14,6 +14,9 @@ def lamb(
 
     As in NVIDIA's Transformer-XL: no bias correction of the moments, weight decay is part of the step that is
     scaled, and the norm of the parameters is clamped to 10.
+
+    Raises:
+        ValueError: a learning rate, eps or decay below 0, or a beta outside [0, 1).
     """
     if lr < 0.0:  # the package raises another error
         raise ValueError(f"Invalid learning rate: {lr}")

@@ -117,6 +117,11 @@ def evaluate(trained: TrainedModel, settings: Settings, path: Path) -> runner.Ou
 
 
 def read_tokens(trained: TrainedModel, settings: Settings) -> tuple[np.ndarray, str]:
+    """Return the ids of the text to score, and its title.
+
+    Raises:
+        ValueError: an empty text, one with unknown symbols, or no vocabulary to read it with.
+    """
     text = trained.text(settings.split, settings.text)
     if text.split is None and len(text.tokens):
         vocabulary = trained.known_vocabulary()
@@ -135,7 +140,12 @@ def read_tokens(trained: TrainedModel, settings: Settings) -> tuple[np.ndarray, 
 
 
 def plan_readings(trained: TrainedModel, settings: Settings, length: int) -> list[Reading]:
-    """Return how a text of `length` tokens is read at each attention length, by documents if the run did."""
+    """Return how a text of `length` tokens is read at each attention length, by documents if the run did.
+
+    Raises:
+        ValueError: a border the vocabulary does not hold, a context longer than the text, or lengths that
+            exclude each other.
+    """
     from txl.evaluation.perplexity import Reading
 
     run = trained.description.get("reading") or {}

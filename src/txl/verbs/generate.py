@@ -111,7 +111,11 @@ def generate(trained: TrainedModel, settings: Settings, path: Path) -> runner.Ou
 
 
 def read_prompts(trained: TrainedModel, settings: Settings) -> tuple[list[list[int]], str | None, str | None]:
-    """Return the prompts as ids; for a position in a corpus also how its text continues, and its name."""
+    """Return the prompts as ids; for a position in a corpus also how its text continues, and its name.
+
+    Raises:
+        ValueError: an empty prompt, unknown symbols, a position outside the text.
+    """
     import numpy as np
 
     if settings.prompt is not None:

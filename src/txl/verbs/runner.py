@@ -150,6 +150,10 @@ def parse_settings(words: Iterable[str], kind: type[Settings]) -> Settings:
 
     Its fields may be `int`, `float`, `bool`, `str`, `Path`, lists of these (`[64,128]` or `64,128`), and each
     of them `| None` (`null`). Text is taken literally.
+
+    Raises:
+        ValueError: a word without `=`, an unknown key, a value of another type, or one that the dataclass
+            refuses.
     """
     from txl.settings.errors import nearest  # which imports OmegaConf
 

@@ -98,7 +98,11 @@ def _speed(arguments: argparse.Namespace) -> int:
 
 
 def split_words(words: list[str]) -> tuple[list[str], Settings, list[str]]:
-    """Return the sources, the settings of this verb, and the words for `train.py`."""
+    """Return the sources, the settings of this verb, and the words for `train.py`.
+
+    Raises:
+        ValueError: a word that is none of them.
+    """
     from txl.settings.compose import CONF, groups
     from txl.settings.schema import Config
 

@@ -102,6 +102,9 @@ class Stamp:
 
     Args:
         key: all else that the prepared tokens depend on.
+
+    Raises:
+        FileNotFoundError: a file is not there.
     """
 
     def __init__(self, cache: Path, sources: list[Path], key: list) -> None:

@@ -35,6 +35,10 @@ def enwiki_sample(unit: str = "byte", bpe_vocabulary: int = 8192, cache: str = "
     """Return 6,089,746 bytes of Wikipedia's XML, enwik8's format, from the test data of gensim.
 
     The first 90 % of the bytes are for training, the next 5 % for validation, the last 5 % for the test.
+
+    Raises:
+        ModuleNotFoundError: gensim is not installed.
+        ValueError: the installed gensim holds another file.
     """
     path = (
         _package_folder("gensim", "enwiki_sample")
@@ -64,6 +68,10 @@ def sotu(
 
     Split by whole addresses in sorted order: number i is for validation if i mod 20 = 9, for the test if
     i mod 20 = 19, for training otherwise. Words rarer than `min_count` in training are `<unk>`.
+
+    Raises:
+        ModuleNotFoundError: sotu is not installed.
+        ValueError: the installed sotu holds other texts.
     """
     speeches = sorted((_package_folder("sotu", "sotu") / "data" / "speeches").glob("*.txt"))
     sha256 = "49bf5edcd2da5e10ee7e81ad48cdf811ae14c0f9688583c394105cada859a4f6"

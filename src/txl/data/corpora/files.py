@@ -90,7 +90,12 @@ def read_file(plain: Path, unit: str, source: Path) -> Part:
 
 
 def unpack_by_name(archive: Path, names: dict[str, str], folder: Folder) -> dict[str, Path]:
-    """Unpack the named files, which may lie in any folder of a .zip or .tar.gz."""
+    """Unpack the named files, which may lie in any folder of a .zip or .tar.gz.
+
+    Raises:
+        FileNotFoundError: there is no archive.
+        ValueError: it is corrupt or lacks a file.
+    """
     if not archive.is_file():
         raise FileNotFoundError(f"data.path: there is no file {archive}")
     found = members(archive, lambda member: Path(member).name in names.values(), folder())
@@ -102,7 +107,12 @@ def unpack_by_name(archive: Path, names: dict[str, str], folder: Folder) -> dict
 
 
 def parquet_text(files: list[Path], target: Path) -> Path:
-    """Write the column `text` of Parquet files, one row a line, and return the file."""
+    """Write the column `text` of Parquet files, one row a line, and return the file.
+
+    Raises:
+        ModuleNotFoundError: pyarrow is not installed.
+        ValueError: a file is corrupt or lacks the column.
+    """
     try:
         from pyarrow import ArrowInvalid, parquet
     except ImportError as error:

@@ -51,7 +51,11 @@ class Part:
 
     @classmethod
     def whole(cls, path: Path, unit: str, source: str | None = None) -> Part:
-        """Return a whole file, without its byte order mark unless the unit is "byte"."""
+        """Return a whole file, without its byte order mark unless the unit is "byte".
+
+        Raises:
+            ValueError: the file is empty.
+        """
         size = path.stat().st_size
         with path.open("rb") as file:
             mark = file.read(3) == b"\xef\xbb\xbf"
@@ -66,7 +70,11 @@ class Part:
 
 
 def chunks(part: Part, unit: str, size: int = PIECE) -> Iterator[bytes]:
-    """Yield a part in chunks that break no character and, for words and bpe, no line unless it is long."""
+    """Yield a part in chunks that break no character and, for words and bpe, no line unless it is long.
+
+    Raises:
+        ValueError: the file became shorter meanwhile.
+    """
     with part.path.open("rb") as file:
         for begin, end in borders(part, unit, size):
             file.seek(begin)
@@ -162,7 +170,12 @@ def _cut(file: IO[bytes], part: Part, place: int, unit: str) -> int:
 
 
 def unpacked(path: Path, folder: Callable[[], Path]) -> Path:
-    """Return the file itself, or if it is a .gz, .bz2, .xz or .zst, its content as a new file."""
+    """Return the file itself, or if it is a .gz, .bz2, .xz or .zst, its content as a new file.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is corrupt.
+    """
     if not path.is_file():
         raise FileNotFoundError(f"data.path: there is no file {path}")
     if path.suffix not in (*OPEN, ".zst"):
@@ -231,6 +244,9 @@ def members(archive: Path, wanted: Callable[[str], bool], folder: Path) -> dict[
 
     Returns:
         The unpacked files by the names of their members, in sorted order.
+
+    Raises:
+        ValueError: the archive is corrupt.
     """
     found: dict[str, Path] = {}
     with corruption_named(archive), ByteProgress(f"unpacking {archive.name}") as progress:

@@ -59,6 +59,9 @@ def parallel_map(
     """Yield a `map` that applies the function in worker processes and gives the results in order.
 
     It stays a few tasks ahead of its reader. With one process the work is done in this one.
+
+    Raises:
+        OSError: a worker died.
     """
     if processes == 1:
         yield partial(map, function)

@@ -52,6 +52,10 @@ def publish(
 
     Returns:
         Lines for people: where it is to be seen, or where the file is and how to publish it.
+
+    Raises:
+        ImportError: the package wandb-workspaces is missing.
+        ValueError: it is not known where the runs are in W&B; or see `txl.report.sweeps.read_sweeps`.
     """
     for package in ("wandb", "wandb_workspaces"):
         if importlib.util.find_spec(package) is None:

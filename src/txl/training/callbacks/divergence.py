@@ -30,7 +30,11 @@ class DivergenceGuard:
         self.lowest, self.lowest_step = math.inf, 0
 
     def check(self, step: int, loss: float) -> None:
-        """Check the mean loss of a step, counted from 1."""
+        """Check the mean loss of a step, counted from 1.
+
+        Raises:
+            DivergedError: it is not finite, or the running mean has risen too far.
+        """
         self.check_finite(step, loss, "loss", good=step - 2)  # the weights after step - 1 gave this loss
         self.seen += 1
         # A plain mean at first, then an exponential one.

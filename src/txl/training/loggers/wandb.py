@@ -28,6 +28,9 @@ class Wandb(RunLogger):
     """Logs to Weights & Biases, with the tokens read as the x axis; `conf/logger/wandb.yaml` has the options.
 
     The variable WANDB_MODE (offline, disabled) overrides `offline`.
+
+    Raises:
+        ConfigError: W&B rejects a name or a variable WANDB_….
     """
 
     def __init__(
