@@ -51,6 +51,7 @@ def tokenizer(symbols: Sequence[str], merges: Sequence[tuple[str, str]]) -> Any:
 
 
 def encode(encoder: Any, text: str) -> np.ndarray:
+    """Return the ids of a text, int64."""
     encodings = encoder.encode_batch(list(lines(text)), add_special_tokens=False)
     return np.fromiter((index for encoding in encodings for index in encoding.ids), dtype=np.int64)
 

@@ -65,6 +65,10 @@ class WarmedStreams(DocumentStreams):
 
     A target has the same place in the same segment, whatever the number of rows: they change which products
     are computed together, not what is computed. No row reads what its first segment forgets.
+
+    Args:
+        tokens: `[T]` integers.
+        layers: of the model.
     """
 
     policy = "warmed"
@@ -108,6 +112,7 @@ def score_text(
 
     Args:
         model: in evaluation mode, on the device to use.
+        tokens: `[T]` integers.
         scores: `[T - 1]` floats, filled batch by batch: after an interruption they hold what was scored.
         advance: called with the number of targets scored in each batch.
 

@@ -106,7 +106,7 @@ class CausalModel:
 
     @torch.inference_mode()
     def scores(self, window_BW: Tensor, lengths: Sequence[int]) -> Tensor:
-        """Return the negative log-likelihood of the token after the first c of each window, in nats."""
+        """Return the scores `[B, J]` of the tokens after each context, see `WindowScorer.scores`."""
         after = torch.tensor(lengths, device=self.model.device)
         rows = max(1, MAX_LOGITS // (window_BW.shape[1] * self.vocabulary_size))
         scores = []

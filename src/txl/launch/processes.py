@@ -119,8 +119,7 @@ def run_together(
         environments: variables that each process has beside those of this one.
         poll: called every second; says whether to stop. What it raises ends the processes.
         stop_seconds: after a first signal, until processes that are still there are killed. By default they
-        may
-            take as long as a training step and its checkpoint need.
+            may take as long as a training step and its checkpoint need.
 
     Returns:
         The signal that was passed on though all ended well; `None` for none.

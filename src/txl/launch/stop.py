@@ -1,8 +1,7 @@
 """The one protocol for stopping a run, a sweep, its jobs and the verbs.
 
 The first signal asks for a clean end: save, record, leave. The second one ends at once. What does not answer
-is
-killed: `KILL_SECONDS` after the second signal no process that we started is left, not even a stopped one.
+is killed: `KILL_SECONDS` after the second signal no process that we started is left, not even a stopped one.
 """
 
 from __future__ import annotations

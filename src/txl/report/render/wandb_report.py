@@ -126,6 +126,7 @@ def built(sweep: Sweep, groups: list[str], project: str, entity: str) -> tuple[R
 
 
 def specification(report: Report, workspace: Workspace) -> dict[str, Any]:
+    """Return both as W&B stores them: plain JSON."""
 
     def stored(made: Report | Workspace) -> dict[str, Any]:
         model = made._to_model()  # there is no public way to it
