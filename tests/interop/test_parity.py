@@ -139,3 +139,11 @@ def test_the_command_prints_a_table_and_fails_if_one_file_does(tmp_path):
     assert "DIFFERS" in done.stdout
     assert "same" in done.stdout
     assert done.stderr.count("is not a file of reference values") == 2
+
+
+def test_a_narrow_table_cuts_no_name_short(tmp_path):
+    path = tmp_path / f"{'long_' * 12}name.npz"
+    write(path)
+    shown = verb("parity", path).stdout
+    assert "name" in shown
+    assert "…" not in shown

@@ -4,7 +4,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from txl.terminal import new_table
+from rich import box
+from rich.table import Table
+
 from txl.verbs.runner import Verbs, console
 
 
@@ -18,8 +20,9 @@ def _parity(arguments: argparse.Namespace) -> int:
     from txl.interop.parity import TOLERANCE, compare
     from txl.model.transformer import ATTENTION_BACKENDS
 
-    text = "file", "attention", ""
-    table = new_table(*text[:2], *TOLERANCE, "", left=text, title="largest absolute differences")
+    table = Table(box=box.SIMPLE_HEAVY, title="largest absolute differences")
+    for heading in ("file", "attention", *TOLERANCE, ""):
+        table.add_column(heading, overflow="fold")  # a file's name is never cut short
     failed = 0
     for path in arguments.files:
         try:

@@ -2,12 +2,11 @@
 
 from pathlib import Path
 
-from rich import box
 from rich.console import Group
-from rich.table import Table
 
 from txl.records.results import read_results
 from txl.records.units import metric_of, shown
+from txl.terminal import new_table
 
 
 def summary(directory: Path) -> Group:
@@ -15,10 +14,7 @@ def summary(directory: Path) -> Group:
     results = read_results(directory)
     unit = results["data"]["unit"]
     _, name = metric_of(unit)
-    table = Table(box=box.SIMPLE_HEAVY, pad_edge=False)
-    table.add_column(name)
-    for split in ("valid", "test"):
-        table.add_column(split, justify="right")
+    table = new_table(name, "valid", "test", left=[name])
     scores = [results[split] for split in ("valid", "test")]
     if unit in ("word", "bpe"):
         table.add_row("Transformer-XL", *(shown(score["perplexity"], 2) for score in scores))
