@@ -238,7 +238,7 @@ def test_a_signal_that_another_process_heard_of_first_does_not_disturb_the_savin
     saved = []
     interruption = Interruption(lambda error: None)
     with interruption:
-        interruption.in_batches, interruption.stop.received = True, signal.SIGTERM
+        interruption.in_batches, interruption.received = True, signal.SIGTERM
 
         def save(trainer):
             os.kill(os.getpid(), signal.SIGTERM)

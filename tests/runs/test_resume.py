@@ -166,7 +166,7 @@ def test_a_run_killed_at_twenty_moments_ends_like_one_that_was_not(start, whole)
 @pytest.mark.parametrize("call", [1, 2, 3])
 def test_a_run_killed_after_training_only_finishes(start, whole, call):
     name = f"end{call}"
-    assert start(name, kill=[0, "txl.runs.directory:RunDirectory.record_scores", call]) in (
+    assert start(name, kill=[0, "txl.runs.finish:score_entry", call]) in (
         [-signal.SIGKILL],
         [0],
     )

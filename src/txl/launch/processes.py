@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -77,16 +78,15 @@ def start(
     config: Config,
     directory: Path,
     overrides: Sequence[str],
-    program: Sequence[str] | None = None,
-    output: IO | None = None,
-    poll: Poll = lambda: None,
+    program: Sequence[str] | None,
+    output: IO | None,
+    poll: Poll,
 ) -> None:
     """Run this program once for each device, with the same settings in the same run directory.
 
     Args:
         program: the script and the options that say where its settings are; `None` for this one's.
         output: where the processes print to; `None` for where this one does.
-        poll: see `run_together`.
 
     Raises:
         ProcessError, SystemExit: see `run_together`; SystemExit also if all ended well after a signal.
@@ -137,15 +137,11 @@ def run_together(
         nonlocal deadline
         deadline = min(deadline, time.monotonic() + seconds)
 
-    def first(number: int) -> None:
-        kill_in(stop_seconds)
+    def pass_on(seconds: float, number: int) -> None:
+        kill_in(seconds)
         _send(running, number)
 
-    def second(number: int) -> None:
-        kill_in(KILL_SECONDS)
-        _send(running, number)
-
-    with StopRequest(first, second) as stop:
+    with StopRequest(partial(pass_on, stop_seconds), partial(pass_on, KILL_SECONDS)) as stop:
         try:
             for variables in environments:
                 # A session of its own: Ctrl-C in the terminal reaches this process alone, which passes it on.

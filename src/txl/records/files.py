@@ -57,12 +57,15 @@ def is_locked(directory: Path) -> bool:
 
 
 @contextmanager
-def atomic_path(path: Path) -> Iterator[Path]:
+def atomic_path(path: Path, suffix: str | None = None) -> Iterator[Path]:
     """Yield a temporary path beside `path`, which replaces `path` unless an exception is raised.
 
     So nobody ever sees a partial file: the data are on the disk before the rename.
+
+    Args:
+        suffix: of its name where one process writes, which then replaces what a killed one left.
     """
-    part = path.with_name(f".{path.name}.{os.getpid()}")
+    part = path.with_name(f".{path.name}.{suffix or os.getpid()}")
     try:
         yield part
         with part.open("rb+") as file:

@@ -27,7 +27,6 @@ def initial_results(
     Args:
         config: all settings, resolved; `None` if they cannot be composed.
     """
-    parts = dict.fromkeys(("model", "data", "training", "valid", "test", "attention"))
     return {
         "schema": SCHEMA,
         "name": name,
@@ -36,7 +35,7 @@ def initial_results(
         "seed": seed,
         "overrides": overrides,
         "config": config,
-        **parts,
+        **dict.fromkeys(("model", "data", "training", "valid", "test", "attention")),
         "versions": versions(),
         "git": git(Path(__file__).parent),
         "finished_at": None,
@@ -99,7 +98,9 @@ def read_results(directory: Path) -> dict[str, Any]:
         ValueError: it is damaged.
     """
     results = _load(directory)
-    return results | settled(results["status"], directory)
+    if results["status"] == "running" and not is_locked(directory):
+        results |= {"status": "interrupted", "error": "the process was killed"}
+    return results
 
 
 def _load(directory: Path) -> dict[str, Any]:
@@ -112,13 +113,6 @@ def _load(directory: Path) -> dict[str, Any]:
             f"{path} is damaged ({type(error).__name__}: {error}); restore it, or delete it to start the run "
             "again"
         ) from error
-
-
-def settled(status: str, directory: Path) -> dict[str, Any]:
-    """Return what a status becomes if the run was killed: "running" needs a process that holds the lock."""
-    if status != "running" or is_locked(directory):
-        return {"status": status}
-    return {"status": "interrupted", "error": "the process was killed"}
 
 
 def read_status(directory: Path) -> str | None:

@@ -20,7 +20,7 @@ from txl.runs.directory import RunDirectory
 from txl.runs.trainer import trainer as trainer  # `train.py` takes all of its parts from here
 from txl.settings.components import component
 from txl.settings.errors import ConfigError
-from txl.settings.schema import Config, EvaluationSettings, ReadingSettings, check, check_lengths
+from txl.settings.schema import Config, ReadingSettings, check, check_lengths
 from txl.training.hardware import check_compiler, check_device
 from txl.training.module import LanguageModel
 from txl.training.network import check_positions, network
@@ -68,17 +68,15 @@ def corpus(config: Config, run: RunDirectory) -> Corpus:
     """Seed the random numbers, prepare the corpus and check that it is long enough."""
     pl.seed_everything(config.seed, verbose=False)
     prepared = component(config.data, "data")()
-    run.record_data(prepared)
-    sizes = " / ".join(f"{len(tokens):,}" for tokens in prepared.tokens.values())
+    sizes = {split: len(tokens) for split, tokens in prepared.tokens.items()}
+    data = {name: getattr(prepared, name) for name in ("name", "unit", "sha256")}
+    run.record(data=data | {"vocabulary": len(prepared.vocabulary), "tokens": sizes})
+    counts = " / ".join(f"{size:,}" for size in sizes.values())
     log.info(
-        "data: %s, %s %ss for train / valid / test, vocabulary %s, sha256 %s…",
-        prepared.name,
-        sizes,
-        prepared.unit,
-        f"{len(prepared.vocabulary):,}",
-        prepared.sha256[:12],
+        f"data: {prepared.name}, {counts} {prepared.unit}s for train / valid / test, vocabulary "
+        f"{len(prepared.vocabulary):,}, sha256 {prepared.sha256[:12]}…"
     )
-    check_lengths(config, {split: len(tokens) for split, tokens in prepared.tokens.items()})
+    check_lengths(config, sizes)
     return prepared
 
 
@@ -87,11 +85,8 @@ def module(config: Config, corpus: Corpus, run: RunDirectory) -> LanguageModel:
     check_positions(config, model)
     parameters, in_layers = parameter_counts(model)
     run.record(model={"parameters": parameters, "parameters_non_embedding": in_layers})
-    extra = {
-        "config": run.results["config"],
-        "data": run.results["data"],
-        "vocabulary": {"unit": corpus.unit, "lines": corpus.vocabulary.lines()},
-    }
+    extra = {key: run.results[key] for key in ("config", "data")}
+    extra["vocabulary"] = {"unit": corpus.unit, "lines": corpus.vocabulary.lines()}
     optimizer, schedule = component(config.optimizer, "optimizer"), component(config.schedule, "schedule")
     try:  # report settings that the optimizer rejects before training starts
         optimizer(parameters=[torch.nn.Parameter(torch.zeros(1))])
@@ -99,11 +94,8 @@ def module(config: Config, corpus: Corpus, run: RunDirectory) -> LanguageModel:
         raise ConfigError(f"optimizer: {error}") from error
     schedule(step=0, total=config.trainer.max_steps)
     log.info(
-        "model: Transformer-XL, %d layers of width %d, %s parameters (%s in the layers)",
-        model.n_layer,
-        model.d_model,
-        f"{parameters:,}",
-        f"{in_layers:,}",
+        f"model: Transformer-XL, {model.n_layer} layers of width {model.d_model}, {parameters:,} parameters "
+        f"({in_layers:,} in the layers)"
     )
     return LanguageModel(model, config.training, config.evaluation, optimizer, schedule, extra)
 
@@ -111,32 +103,25 @@ def module(config: Config, corpus: Corpus, run: RunDirectory) -> LanguageModel:
 def streams(config: Config, corpus: Corpus) -> dict[str, Streams]:
     """Return the streams of each split, and log what they are."""
     settings = {"train": config.training, "valid": config.evaluation, "test": config.evaluation}
-    made = {split: _streams(split, reading, config, corpus) for split, reading in settings.items()}
+    made = {split: streams_of(split, reading, config, corpus) for split, reading in settings.items()}
     log.info("reading: %s", made["train"].describe())
     if config.evaluation.streams != config.training.streams:
         log.info("evaluation: %s", made["valid"].describe())
     return made
 
 
-def attention_streams(config: Config, corpus: Corpus, reading: EvaluationSettings) -> Streams:
-    """Return streams of the validation text for one of `evaluation.attention_lengths`."""
-    targets = config.evaluation.attention_tokens
-    return _streams("valid", reading, config, corpus, None if targets is None else targets + 1)
-
-
-def _streams(
+def streams_of(
     split: str, reading: ReadingSettings, config: Config, corpus: Corpus, tokens: int | None = None
 ) -> Streams:
     """Return the streams of one split, or of its first `tokens` tokens."""
     section, options = reading.section, reading.stream_options
     if reading.has_border:
         try:
-            border = corpus.vocabulary.encode(reading.border.encode())
+            options["border"] = corpus.vocabulary.encode(reading.border.encode()).tolist()
         except ValueError as error:
             raise ConfigError(
                 f"{section}.border={reading.border!r}: {error}; name a text that separates"
             ) from error
-        options["border"] = border.tolist()
         if split == "train" and not len(border_places(corpus.tokens[split], options["border"])):
             raise ConfigError(
                 f"{section}.border={reading.border!r} is nowhere in the training text, so "
@@ -144,12 +129,9 @@ def _streams(
             )
     if split != "test" and reading.streams == "sentences" and reading.memory_length:
         log.warning(
-            "%s.streams=sentences with %s.memory_length=%d: the memory carries over from one sentence to the "
-            "next, which is meaningless if they were shuffled; use memory_length=0, or streams=documents to "
-            "reset it",
-            section,
-            section,
-            reading.memory_length,
+            f"{section}.streams=sentences with {section}.memory_length={reading.memory_length}: the memory "
+            "carries over from one sentence to the next, which is meaningless if they were shuffled; use "
+            "memory_length=0, or streams=documents to reset it"
         )
     return POLICIES[reading.streams](
         corpus.tokens[split][:tokens],

@@ -10,28 +10,16 @@ import logging
 import os
 import signal
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from pytorch_lightning.utilities.exceptions import MisconfigurationException, SIGTERMException
 
-from txl.data import Corpus
-from txl.evaluation.scores import ScoreSum
 from txl.launch.lifeline import LIFELINE
+from txl.records import results as records
 from txl.records.files import flatten, lock_directory, write_atomically
 from txl.records.metrics import truncate_metrics
-from txl.records.results import (
-    initial_results,
-    read_results,
-    read_status,
-    record_outcome,
-    score_entry,
-    utc_now,
-    write_results,
-)
 from txl.report import draw_learning_curve
-from txl.settings.schema import EvaluationSettings
 from txl.training.callbacks.checkpoints import LAST, newest
 from txl.training.callbacks.divergence import DivergedError
 from txl.training.callbacks.interruption import Interrupted, Interruption, queue_again
@@ -62,7 +50,7 @@ class RunDirectory:
     def __init__(
         self, directory: Path, settings: DictConfig, overrides: list[str], home: Path, rank: int = 0
     ) -> None:
-        self.directory, self.home, self.rank = Path(directory), Path(home), rank
+        self.directory, self.settings, self.home, self.rank = directory, settings, home, rank
         self.resumed_from: Path | None = None
         self._lock: int | None = None
         self.claimed = False  # whether this run may write into the directory
@@ -70,8 +58,7 @@ class RunDirectory:
         self.interruption = Interruption(self.record_failure)
         self.loggers: list[RunLogger] = []
         config: Any = OmegaConf.to_container(settings, resolve=True)
-        self.results = initial_results(settings.get("name"), settings.get("seed"), overrides, config)
-        self.settings = settings
+        self.results = records.initial_results(settings.get("name"), settings.get("seed"), overrides, config)
 
     @property
     def checkpoints(self) -> Path:
@@ -91,7 +78,7 @@ class RunDirectory:
             self._lock = lock_directory(self.directory)
         if not (self.directory / "results.json").exists():
             return 0
-        earlier = read_results(self.directory)
+        earlier = records.read_results(self.directory)
         if earlier["status"] == "completed":
             raise ValueError(f"{self.directory} holds a completed run; choose another hydra.run.dir")
         self.resumed_from, step = newest(self.checkpoints) or (None, 0)
@@ -123,18 +110,18 @@ class RunDirectory:
         if self.resumed_from:
             log.info("resuming from %s, step %d", self.resumed_from, step)
 
-    def status(self) -> str | None:
-        """Return the status in `results.json`, whichever process wrote it."""
-        return read_status(self.directory)
+    def failure_elsewhere(self) -> str | None:
+        """Return the failure that another process has recorded, for which this one will fail as well."""
+        failed = records.read_status(self.directory) == "failed"
+        return records.read_results(self.directory)["error"] if failed else None
 
     def write(self) -> None:
         if not self.rank:
-            write_results(self.directory, self.results)
+            records.write_results(self.directory, self.results)
 
     def record(self, **parts: Any) -> None:
-        if self.claimed and self.results["status"] == "running" and self.status() == "failed":
-            # Another process has recorded its failure, for which this one will fail as well.
-            self.results.update(status="failed", error=read_results(self.directory)["error"])
+        if self.claimed and self.results["status"] == "running" and (error := self.failure_elsewhere()):
+            self.results.update(status="failed", error=error)
         self.results.update(parts)
         self.write()
 
@@ -145,26 +132,13 @@ class RunDirectory:
         except OSError as error:
             log.warning("results.json cannot be written (%s); training continues", error)
 
-    def record_data(self, corpus: Corpus) -> None:
-        data = {
-            "name": corpus.name,
-            "unit": corpus.unit,
-            "sha256": corpus.sha256,
-            "vocabulary": len(corpus.vocabulary),
-            "tokens": {split: len(tokens) for split, tokens in corpus.tokens.items()},
-        }
-        self.record(data=data)
-
-    def record_scores(self, split: str, scores: ScoreSum, unit: str, settings: EvaluationSettings) -> None:
-        self.record(**{split: score_entry(scores, unit, settings)})
-
     def record_failure(self, error: BaseException) -> None:
         """Record why this process fails before the others notice and fail because of it."""
         stopped = self.interruption.received or isinstance(error, (Interrupted, SIGTERMException))
-        if stopped or self.status() != "running":
+        if stopped or records.read_status(self.directory) != "running":
             return
         if self.rank:
-            record_outcome(self.directory, "failed", f"process {self.rank}: {failure_reason(error)}")
+            records.record_outcome(self.directory, "failed", f"process {self.rank}: {failure_reason(error)}")
         else:
             self.record(status="failed", error=failure_reason(error))
 
@@ -183,9 +157,7 @@ class RunDirectory:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Record and log how the run ended; raise SystemExit unless it was completed."""
         self.interruption.leaving = True
         try:
@@ -196,36 +168,35 @@ class RunDirectory:
             self.interruption.__exit__()
 
     def _conclude(self, error: BaseException | None) -> None:
-        self.results["finished_at"] = utc_now()
+        self.results["finished_at"] = records.utc_now()
         if error is None:
             self.record(status="completed", error=None)
             return
         received = self.interruption.received
         stopped = received is not None or isinstance(error, STOPPED)
         message = failure_reason(Interrupted(received) if received else error)
+        if not self.rank and (failure := self.failure_elsewhere()):
+            message, stopped = failure, False
+        end = SystemExit(128 + (received or 15) if stopped else 1)
         if self.rank:
             if not stopped:
                 log.error("process %d: %s", self.rank, message, exc_info=error)
                 self.record_failure(error)
-            raise SystemExit(128 + (received or 15) if stopped else 1) from None
-        if self.status() == "failed":  # another process failed first, and this one because of it
-            message, stopped = read_results(self.directory)["error"], False
+            raise end from None
         self.record(status="interrupted" if stopped else "failed", error=message)
         if self.results["model"] and self.results["training"]:
             draw_learning_curve(self.directory)
         if stopped:
             last = self.checkpoints / LAST
-            log.warning(
-                "interrupted: %s; %s", message, f"kept {last}" if last.exists() else "no checkpoint yet"
-            )
+            kept = f"kept {last}" if last.exists() else "no checkpoint yet"
+            log.warning("interrupted: %s; %s", message, kept)
             if received == signal.SIGUSR1:
                 queue_again()
-            raise SystemExit(128 + (received or 15)) from None
-        if isinstance(error, DivergedError) or (self.preparing and isinstance(error, INPUT_ERRORS)):
+        elif isinstance(error, DivergedError) or (self.preparing and isinstance(error, INPUT_ERRORS)):
             log.error("error: %s", message, exc_info=error, extra={"brief": True})
         else:
             log.error("failed; results so far are in %s", self.directory, exc_info=error)
-        raise SystemExit(1) from None
+        raise end from None
 
     def _close_loggers(self) -> None:
         for logger in self.loggers if not self.rank else []:

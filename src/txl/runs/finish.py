@@ -16,12 +16,12 @@ from txl.evaluation.compressors import compressed_bits
 from txl.evaluation.generation import generate
 from txl.records.results import score_entry
 from txl.report import draw_learning_curve, summary
-from txl.runs.assemble import attention_streams
+from txl.runs.assemble import streams_of
 from txl.runs.directory import RunDirectory
 from txl.settings.schema import Config
 from txl.terminal import console
 from txl.training.callbacks.checkpoints import BEST, Checkpoints
-from txl.training.module import LanguageModel
+from txl.training.module import LanguageModel, changed
 
 log = logging.getLogger(__name__)
 
@@ -35,11 +35,10 @@ def finish(
     run: RunDirectory,
 ) -> None:
     """Score validation and test text with the best weights, and print the results."""
-    settings = config.evaluation
     use_best_weights(module, streams["valid"], trainer, run)
-    run.record_scores("valid", module.scores, corpus.unit, settings)
+    run.record(valid=score_entry(module.scores, corpus.unit, config.evaluation))
     trainer.test(module, streams["test"], verbose=False)
-    run.record_scores("test", module.scores, corpus.unit, settings)
+    run.record(test=score_entry(module.scores, corpus.unit, config.evaluation))
     score_attention_lengths(config, module, corpus, trainer, run)
     if not trainer.is_global_zero:
         return
@@ -86,12 +85,13 @@ def score_attention_lengths(
 ) -> None:
     """Score the validation text at each of `evaluation.attention_lengths` (Table 6 of the paper)."""
     scores: list[dict[str, Any]] = []
+    targets = config.evaluation.attention_tokens
     for length in config.evaluation.attention_lengths:
         reading = config.evaluation.at(length)
-        streams = attention_streams(config, corpus, reading)
+        streams = streams_of("valid", reading, config, corpus, None if targets is None else targets + 1)
         start = time.monotonic()
         # Eagerly, as the model would be compiled anew for the shapes of each length.
-        with module.reading(reading), torch.compiler.set_stance("force_eager"):
+        with changed(module, evaluation_settings=reading), torch.compiler.set_stance("force_eager"):
             trainer.test(module, streams, verbose=False)
         score = score_entry(module.scores, corpus.unit, reading) | {"seconds": time.monotonic() - start}
         scores.append(score)

@@ -13,9 +13,9 @@ from txl.model.transformer import Layer
 from txl.runs.directory import RunDirectory
 from txl.settings.components import component
 from txl.settings.schema import Config, TrainerSettings
-from txl.training.callbacks.checkpoints import Checkpoints, WholeFiles
+from txl.training.callbacks.checkpoints import Checkpoints
 from txl.training.callbacks.divergence import DivergenceGuard
-from txl.training.callbacks.profiler import DataWait, Trace
+from txl.training.callbacks.profiler import Trace
 from txl.training.callbacks.progress import Monitor
 from txl.training.hardware import device_name, resolve_precision, retain_freed_pages
 from txl.training.loggers.jsonl import JsonLines
@@ -44,29 +44,17 @@ def trainer(
             if not run.rank  # the first process logs for all
         ),
     ]
-    wait = DataWait()
     guard = DivergenceGuard(settings.max_loss_rise, run.checkpoints)
-    monitor = Monitor(
-        corpus.unit,
-        settings.log_every,
-        flops,
-        validation_flops,
-        settings.peak_flops,
-        guard,
-        wait,
-        run.record_training,
-    )
+    monitor = Monitor(corpus.unit, settings, flops, validation_flops, guard, run.record_training)
     trace = [Trace(run.directory / "trace.json", settings.profile_steps)] if settings.profile_steps else []
-    files = WholeFiles()
-    every = (settings.checkpoint_every, settings.validate_every, settings.keep_every)
-    checkpoints = Checkpoints(run.checkpoints, *every, streams["train"], config.seed, files)
+    checkpoints = Checkpoints(run.checkpoints, settings, streams["train"], config.seed)
     run.interruption.save = checkpoints.save
     built = pl.Trainer(
         accelerator=settings.accelerator,
         strategy=_strategy(settings),
         devices=environment.devices(settings),
         num_nodes=settings.num_nodes,
-        plugins=[files, environment.environment()],
+        plugins=[checkpoints.files, environment.environment()],
         precision=precision,
         max_steps=settings.max_steps,
         max_epochs=-1,
@@ -78,7 +66,7 @@ def trainer(
         limit_train_batches=settings.train_batches,
         limit_val_batches=settings.evaluation_batches,
         limit_test_batches=settings.evaluation_batches,
-        profiler=wait,
+        profiler=monitor.wait,
         use_distributed_sampler=False,
         logger=run.loggers,
         callbacks=[monitor, *trace, checkpoints, run.interruption],

@@ -51,8 +51,7 @@ def resolve_precision(precision: str, accelerator: str) -> tuple[str, str]:
         if torch.cuda.is_bf16_supported(including_emulation=False):
             return "bf16-mixed", "the GPU computes in bfloat16"
         return "32-true", "the GPU has no bfloat16"
-    features = _bfloat16_instructions()
-    if features:
+    if features := _bfloat16_instructions():
         return "bf16-mixed", f"the processor has {' and '.join(features)}"
     return "32-true", "the processor has no bfloat16"
 

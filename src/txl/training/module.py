@@ -1,7 +1,7 @@
 """The LightningModule: one segment a step, the memory carried over to the next."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import pytorch_lightning as pl
@@ -121,28 +121,10 @@ class LanguageModel(pl.LightningModule):
         self.scores.gather()
         self.evaluation_memory = None
 
-    @contextmanager
-    def reading(self, settings: EvaluationSettings) -> Iterator[None]:
-        """Evaluate with these settings within the context."""
-        before, self.evaluation_settings = self.evaluation_settings, settings
-        try:
-            yield
-        finally:
-            self.evaluation_settings = before
-
-    @contextmanager
-    def clamped(self) -> Iterator[None]:
+    def clamped(self) -> AbstractContextManager[None]:
         """Clamp distances at `evaluation.clamp_length`, if that is set, within the context."""
-        position: Any = self.model.position
         clamp = self.evaluation_settings.clamp_length
-        if clamp is None:
-            yield
-            return
-        before, position.clamp_length = position.clamp_length, clamp
-        try:
-            yield
-        finally:
-            position.clamp_length = before
+        return nullcontext() if clamp is None else changed(self.model.position, clamp_length=clamp)
 
     def _read(self, batch: Batch, memory: Memory | None, settings: ReadingSettings) -> tuple[Tensor, Memory]:
         """Return the scores `[B, L]` of a segment and the memory after it."""
@@ -180,6 +162,19 @@ class LanguageModel(pl.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["txl"] = self.extra
+
+
+@contextmanager
+def changed(owner: object, **attributes: Any) -> Iterator[None]:
+    """Give an object other attributes within the context."""
+    before = {name: getattr(owner, name) for name in attributes}
+    try:
+        for name, value in attributes.items():
+            setattr(owner, name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(owner, name, value)
 
 
 def _mean_targets(count: Tensor) -> Tensor:

@@ -29,12 +29,15 @@ from torch import Tensor, distributed
 
 from txl.data.streams.base import Streams
 from txl.model import Memory
+from txl.records.files import atomic_path
+from txl.settings.schema import TrainerSettings
 from txl.training.module import LanguageModel
 
 log = logging.getLogger(__name__)
 
 LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"
 NEW = ".new.ckpt"  # written, but not yet named
+State = dict[str, Any]
 
 
 class WholeFiles(TorchCheckpointIO):
@@ -42,20 +45,12 @@ class WholeFiles(TorchCheckpointIO):
 
     failed = False  # whether the newest checkpoint could not be written
 
-    def save_checkpoint(
-        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
-    ) -> None:
+    def save_checkpoint(self, checkpoint: State, path: str | Path, storage_options: Any = None) -> None:
         path = Path(path)
-        part = path.with_name(f".{path.name}.part")
         with self.tolerating_failure(checkpoint["global_step"]):
             path.parent.mkdir(parents=True, exist_ok=True)
-            with part.open("wb") as file:
+            with atomic_path(path, "part") as part, part.open("wb") as file:
                 torch.save(checkpoint, file)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(part, path)
-        if self.failed:
-            part.unlink(missing_ok=True)
 
     @contextmanager
     def tolerating_failure(self, step: int) -> Iterator[None]:
@@ -84,7 +79,6 @@ def newest(folder: Path) -> tuple[Path, int] | None:
     Raises:
         ValueError: there are checkpoints, and all are damaged.
     """
-    folder = Path(folder)
     for path in (folder / LAST, folder / PREVIOUS):
         step = _step(path)
         if step is not None:
@@ -121,27 +115,11 @@ def _step(path: Path) -> int | None:
 
 
 class Checkpoints(pl.Callback):
-    """Saves, keeps and restores the whole state of a training.
+    """Saves, keeps and restores the whole state of a training. A checkpoint follows each validation, too."""
 
-    Args:
-        every, validate_every: steps between checkpoints and validations; each validation is followed by a
-            checkpoint too.
-        keep_every: steps between checkpoints that are never deleted; `None` for none.
-    """
-
-    def __init__(
-        self,
-        folder: Path,
-        every: int,
-        validate_every: int,
-        keep_every: int | None,
-        streams: Streams,
-        seed: int,
-        files: WholeFiles,
-    ) -> None:
-        self.folder, self.every, self.keep_every = Path(folder), every, keep_every
-        self.validate_every = validate_every
-        self.streams, self.seed, self.files = streams, seed, files
+    def __init__(self, folder: Path, settings: TrainerSettings, streams: Streams, seed: int) -> None:
+        self.folder, self.settings, self.streams, self.seed = folder, settings, streams, seed
+        self.files = WholeFiles()
         self.best = math.inf  # the lowest validation loss
         self.saved = -1  # the step of the last checkpoint
         self._random: Mapping[str, Any] | None = None
@@ -149,12 +127,12 @@ class Checkpoints(pl.Callback):
     def validation_due(self, trainer: pl.Trainer, module: LanguageModel) -> bool:
         """Return whether the last step is still to be validated."""
         step = trainer.global_step
-        return step > 0 and step % self.validate_every == 0 and module.validated_at != step
+        return step > 0 and step % self.settings.validate_every == 0 and module.validated_at != step
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: LanguageModel, *_: Any) -> None:
         """Save if due, unless the validation of this step comes first."""
-        step = trainer.global_step
-        due = step % self.every == 0 or (self.keep_every and step % self.keep_every == 0)
+        step, intervals = trainer.global_step, (self.settings.checkpoint_every, self.settings.keep_every)
+        due = any(every and step % every == 0 for every in intervals)
         if due and not self.validation_due(trainer, module):
             self.save(trainer)
 
@@ -175,7 +153,7 @@ class Checkpoints(pl.Callback):
         """
         step, new, last = trainer.global_step, self.folder / NEW, self.folder / LAST
         names = [BEST] if best else []
-        if self.keep_every and step % self.keep_every == 0:
+        if self.settings.keep_every and step % self.settings.keep_every == 0:
             names.append(f"step-{step:08}.ckpt")
         trainer.save_checkpoint(new)
         if trainer.is_global_zero and not self.files.failed:
@@ -190,21 +168,20 @@ class Checkpoints(pl.Callback):
             self.saved = step
         return written
 
-    def on_save_checkpoint(
-        self, trainer: pl.Trainer, module: LanguageModel, checkpoint: dict[str, Any]
-    ) -> None:
+    def on_save_checkpoint(self, trainer: pl.Trainer, module: LanguageModel, checkpoint: State) -> None:
         """Add the state that Lightning does not store; all processes take part."""
+        states = [random_state()] * trainer.world_size
+        if trainer.world_size > 1:
+            distributed.all_gather_object(states, states[0])
         checkpoint["resume"] = {
             "streams": self.streams.state_dict(),
-            "memory": _gather_memory(module.memory),
-            "random": _from_all_processes(random_state()),
+            "memory": _gather_memory(module.memory, trainer),
+            "random": states,
             "best": self.best,
             "validated_at": module.validated_at,
         }
 
-    def on_load_checkpoint(
-        self, trainer: pl.Trainer, module: LanguageModel, checkpoint: dict[str, Any]
-    ) -> None:
+    def on_load_checkpoint(self, trainer: pl.Trainer, module: LanguageModel, checkpoint: State) -> None:
         """Restore that state, before Lightning restores parameters and optimizer."""
         if trainer.state.fn != "fit":
             return
@@ -242,11 +219,11 @@ class Checkpoints(pl.Callback):
 
 def random_state() -> dict[str, Any]:
     state: Any = np.random.get_state()
-    kind, keys, position, has_gauss, gauss = state
+    kind, keys, *rest = state
     return {
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None,
-        "numpy": [kind, torch.from_numpy(keys.astype(np.int64)), position, has_gauss, gauss],
+        "numpy": [kind, torch.from_numpy(keys.astype(np.int64)), *rest],
         "python": random.getstate(),
     }
 
@@ -260,35 +237,25 @@ def set_random_state(state: Mapping[str, Any]) -> None:
     random.setstate(state["python"])
 
 
-def _gather_memory(memory: Memory | None) -> dict[str, Any] | None:
+def _gather_memory(memory: Memory | None, trainer: pl.Trainer) -> State | None:
     """Return the memory of the rows of all processes, `[B, M, D]` for each layer, on the CPU."""
+
+    def all_rows(tensor: Tensor) -> Tensor:
+        rows = trainer.strategy.all_gather(
+            tensor.contiguous()
+        )  # a view would be saved with its whole storage
+        return (rows.flatten(0, 1) if trainer.world_size > 1 else rows).cpu()
+
     if memory is None:
         return None
-    return {"states": [_all_rows(states) for states in memory.states], "length": _all_rows(memory.length)}
-
-
-def _all_rows(tensor: Tensor) -> Tensor:
-    if not (distributed.is_available() and distributed.is_initialized()):
-        return tensor.contiguous().cpu()  # a view would be saved with its whole storage
-    parts = [torch.empty_like(tensor) for _ in range(distributed.get_world_size())]
-    distributed.all_gather(parts, tensor.contiguous())
-    return torch.cat([part.cpu() for part in parts])
-
-
-def _from_all_processes(value: Any) -> list[Any]:
-    if not (distributed.is_available() and distributed.is_initialized()):
-        return [value]
-    values: list[Any] = [None] * distributed.get_world_size()
-    distributed.all_gather_object(values, value)
-    return values
+    return {"states": [all_rows(states) for states in memory.states], "length": all_rows(memory.length)}
 
 
 def link(path: Path, name: Path) -> None:
     """Give a file a second name, atomically replacing the file that had it."""
-    part = name.with_name(f".{name.name}.part")
-    part.unlink(missing_ok=True)
-    try:
-        os.link(path, part)
-    except OSError:  # a file system without hard links
-        shutil.copyfile(path, part)
-    os.replace(part, name)
+    with atomic_path(name, "part") as part:
+        part.unlink(missing_ok=True)
+        try:
+            os.link(path, part)
+        except OSError:  # a file system without hard links
+            shutil.copyfile(path, part)

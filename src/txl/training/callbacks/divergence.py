@@ -1,6 +1,7 @@
 """Stops a training that has diverged: a loss that is not finite, or one that rises and stays high."""
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
 
 from txl.training.callbacks.checkpoints import newest_of
@@ -13,6 +14,7 @@ class DivergedError(RuntimeError):
     pass
 
 
+@dataclass
 class DivergenceGuard:
     """Checks the loss of every step.
 
@@ -20,14 +22,16 @@ class DivergenceGuard:
     bad segment hardly moves a mean of `WINDOW` steps, and the first `BEGIN` steps are not judged, so neither
     noise nor an early hump stops a training.
 
-    Args:
+    Attributes:
         max_rise: in nats; `None` for no limit.
     """
 
-    def __init__(self, max_rise: float | None, checkpoints: Path) -> None:
-        self.max_rise, self.checkpoints = max_rise, checkpoints
-        self.seen, self.mean = 0, 0.0
-        self.lowest, self.lowest_step = math.inf, 0
+    max_rise: float | None
+    checkpoints: Path
+    seen: int = 0
+    mean: float = 0.0
+    lowest: float = math.inf
+    lowest_step: int = 0
 
     def check(self, step: int, loss: float) -> None:
         """Check the mean loss of a step, counted from 1.
@@ -54,8 +58,7 @@ class DivergenceGuard:
         return {name: getattr(self, name) for name in ("seen", "mean", "lowest", "lowest_step")}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
-        for name, value in state.items():
-            setattr(self, name, value)
+        vars(self).update(state)
 
     def check_finite(self, step: int, loss: float, name: str, good: int) -> None:
         """Raise DivergedError if a loss is not finite; `good` is the last step known to have a finite one."""

@@ -30,12 +30,12 @@ class Interrupted(BaseException):
         super().__init__(f"stopped by {signal.Signals(signal_number).name}")
 
 
-class Interruption(pl.Callback):
+class Interruption(StopRequest, pl.Callback):
     """Turns a request to stop into `Interrupted`, raised where the run can be resumed from.
 
     While batches are processed it waits for the end of the batch, where parameters, optimizer and data agree,
     and saves a checkpoint; all processes do so after the same batch, whichever of them the signal reached. At
-    any other time, and on a second signal, it raises at once. As a context it handles the signals.
+    any other time, and on a second signal, it raises at once.
 
     Args:
         record_failure: called first when the training ends with an exception.
@@ -46,22 +46,10 @@ class Interruption(pl.Callback):
     """
 
     def __init__(self, record_failure: Callable[[BaseException], object]) -> None:
+        super().__init__(self._first, self._second)
         self.record_failure = record_failure
         self.save: Callable[[pl.Trainer], object] = lambda trainer: None
-        self.stop = StopRequest(self._first, self._second)
         self.in_batches = self.leaving = False
-
-    @property
-    def received(self) -> int | None:
-        """The number of the first signal, in whichever process it came."""
-        return self.stop.received
-
-    def __enter__(self) -> Interruption:
-        self.stop.__enter__()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop.__exit__()
 
     def _first(self, number: int) -> None:
         # A process that is leaving may get the signal for which another one made it leave.
@@ -102,7 +90,7 @@ class Interruption(pl.Callback):
             torch.distributed.all_reduce(number, torch.distributed.ReduceOp.MAX)
             received = int(number) or None  # a signal since then waits for the next batch, which all reach
         if received is not None:
-            self.stop.received, self.leaving = received, True
+            self.received, self.leaving = received, True
             self.save(trainer)
             raise Interrupted(received)
 

@@ -11,31 +11,25 @@ from torch.profiler import ProfilerActivity, profile
 
 log = logging.getLogger(__name__)
 
+# Lightning's names of the actions that wait for a batch.
+TRAINING, VALIDATION = "[_TrainingEpochLoop].train_dataloader_next", "[_EvaluationLoop].val_next"
 SKIP = 5  # steps before the trace: the first ones allocate memory and select kernels
 
 
 class DataWait(Profiler):
-    """Sums the seconds that training (`seconds`) and validation (`validating`) wait for batches.
-
-    Lightning calls a profiler around each of its actions.
-    """
-
-    training = "[_TrainingEpochLoop].train_dataloader_next"
-    validation = "[_EvaluationLoop].val_next"
+    """Sums the seconds that training and validation wait for batches. Lightning calls it around its actions."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.seconds = self.validating = 0.0
+        self.seconds = {TRAINING: 0.0, VALIDATION: 0.0}
 
     def start(self, action_name: str) -> None:
-        if action_name in (self.training, self.validation):
+        if action_name in self.seconds:
             self.begin = time.perf_counter()
 
     def stop(self, action_name: str) -> None:
-        if action_name == self.training:
-            self.seconds += time.perf_counter() - self.begin
-        elif action_name == self.validation:
-            self.validating += time.perf_counter() - self.begin
+        if action_name in self.seconds:
+            self.seconds[action_name] += time.perf_counter() - self.begin
 
 
 class Trace(pl.Callback):

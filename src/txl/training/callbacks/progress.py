@@ -10,11 +10,12 @@ import torch
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
-from txl.data import Batch
 from txl.records.units import bits, metric_of, perplexity
+from txl.settings.schema import TrainerSettings
 from txl.terminal import console
+from txl.training.callbacks.checkpoints import State
 from txl.training.callbacks.divergence import DivergenceGuard
-from txl.training.callbacks.profiler import DataWait
+from txl.training.callbacks.profiler import TRAINING, VALIDATION, DataWait
 from txl.training.hardware import device_name, matmul_peak, peak_memory, used_memory
 from txl.training.module import LanguageModel
 
@@ -34,7 +35,7 @@ class Monitor(pl.Callback):
     read them every step.
 
     Args:
-        peak_flops: operations per second of one device; `None` to measure it at the start.
+        flops_per_token, validation_flops_per_token: operations for each token that is scored.
         record: called with the "training" part of the results after each validation and at the end.
 
     Attributes:
@@ -49,17 +50,15 @@ class Monitor(pl.Callback):
     def __init__(
         self,
         unit: str,
-        log_every: int,
+        settings: TrainerSettings,
         flops_per_token: float,
         validation_flops_per_token: float,
-        peak_flops: float | None,
         guard: DivergenceGuard,
-        wait: DataWait,
         record: Callable[[dict[str, Any]], None],
     ) -> None:
-        self.unit, self.log_every, self.flops_per_token = unit, log_every, flops_per_token
-        self.validation_flops_per_token = validation_flops_per_token
-        self.peak_flops, self.guard, self.wait, self.record = peak_flops, guard, wait, record
+        self.unit, self.guard, self.record, self.wait = unit, guard, record, DataWait()
+        self.flops_per_token, self.validation_flops_per_token = flops_per_token, validation_flops_per_token
+        self.log_every, self.peak_flops = settings.log_every, settings.peak_flops
         self.steps = self.tokens = self.steps_before = 0
         self.seconds = self.validating = self.loss_sum = self.loss_count = 0.0
         self.pending: list[torch.Tensor] = []
@@ -93,8 +92,7 @@ class Monitor(pl.Callback):
         self.since = self.printed = time.perf_counter()
         self.begin = self.since - self.seconds
         self.steps = trainer.global_step
-        self.tokens_before, self.wait_before = self.tokens, self.wait.seconds
-        self.validation_seconds = 0.0  # since the last logged line; they are no training time
+        self.tokens_before, self.wait_before = self.tokens, self.wait.seconds[TRAINING]
         if console.is_terminal and not console.is_dumb_terminal and trainer.is_global_zero:
             self.bar = Progress(
                 TextColumn("[bold]{task.completed}/{task.total}"),
@@ -105,14 +103,10 @@ class Monitor(pl.Callback):
                 console=console,
                 transient=True,
             )
-            self.task = self.bar.add_task(
-                "", total=trainer.max_steps, completed=trainer.global_step, shown=""
-            )
+            self.task = self.bar.add_task("", total=trainer.max_steps, completed=self.steps, shown="")
             self.bar.start()
 
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, module: LanguageModel, outputs: Any, batch: Batch, index: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: pl.Trainer, module: LanguageModel, *_: Any) -> None:
         assert module.score_sum_and_count_2 is not None
         self.pending.append(module.score_sum_and_count_2)
         self.steps = trainer.global_step
@@ -123,18 +117,14 @@ class Monitor(pl.Callback):
             self._count_pending(trainer)
             self._log(trainer, module)
 
-    def on_save_checkpoint(
-        self, trainer: pl.Trainer, module: LanguageModel, checkpoint: dict[str, Any]
-    ) -> None:
+    def on_save_checkpoint(self, trainer: pl.Trainer, module: LanguageModel, checkpoint: State) -> None:
         """Check the losses first: no checkpoint may follow one that is not finite."""
         self._count_pending(trainer)
         checkpoint["progress"] = {name: getattr(self, name) for name in STORED}
         checkpoint["guard"] = self.guard.state_dict()
         checkpoint["clipped_steps"] = int(module.clipped_steps)
 
-    def on_load_checkpoint(
-        self, trainer: pl.Trainer, module: LanguageModel, checkpoint: dict[str, Any]
-    ) -> None:
+    def on_load_checkpoint(self, trainer: pl.Trainer, module: LanguageModel, checkpoint: State) -> None:
         if trainer.state.fn != "fit":
             return
         for name in STORED:
@@ -149,13 +139,10 @@ class Monitor(pl.Callback):
         """
         if not self.pending:
             return
-        sums_S2 = torch.stack(self.pending)
-        self.pending = []
-        sums_S2 = (
-            trainer.strategy.reduce(sums_S2, reduce_op="sum") if everywhere else sums_S2 * trainer.world_size
-        )
-        first = self.steps - len(sums_S2) + 1
-        for step, (total, count) in enumerate(sums_S2.tolist(), first):
+        sums_S2, self.pending = torch.stack(self.pending), []
+        reduce = trainer.strategy.reduce
+        sums_S2 = reduce(sums_S2, reduce_op="sum") if everywhere else sums_S2 * trainer.world_size
+        for step, (total, count) in enumerate(sums_S2.tolist(), self.steps - len(sums_S2) + 1):
             self.tokens += round(count)
             self.loss_sum += total
             self.loss_count += count
@@ -165,9 +152,9 @@ class Monitor(pl.Callback):
     def _log(self, trainer: pl.Trainer, module: LanguageModel) -> None:
         now = time.perf_counter()
         loss = self.loss_sum / max(self.loss_count, 1.0)
-        trained = max(now - self.since - self.validation_seconds, 1e-9)
+        trained = max(now - self.since, 1e-9)
         speed = (self.tokens - self.tokens_before) / trained
-        waited = self.wait.seconds - self.wait_before
+        waited = self.wait.seconds[TRAINING] - self.wait_before
         name, value = self._metric(loss)
         rate = module.learning_rate
         metrics = {
@@ -192,8 +179,8 @@ class Monitor(pl.Callback):
             log.info("step %d of %d  %s  %s left", trainer.global_step, trainer.max_steps, shown, clock(left))
             self.printed = now
         self.loss_sum, self.loss_count, module.clipped_steps = 0.0, 0.0, 0
-        self.tokens_before, self.steps_before, self.wait_before = self.tokens, self.steps, self.wait.seconds
-        self.since, self.validation_seconds = now, 0.0
+        self.tokens_before, self.steps_before, self.since = self.tokens, self.steps, now
+        self.wait_before = self.wait.seconds[TRAINING]
 
     def _log_metrics(self, trainer: pl.Trainer, module: LanguageModel, metrics: dict[str, float]) -> None:
         """Log metrics, with the progress, how full the recurrence memory is, and the memory in use."""
@@ -212,7 +199,7 @@ class Monitor(pl.Callback):
             logger.log_metrics(line, trainer.global_step)
 
     def on_validation_start(self, trainer: pl.Trainer, module: LanguageModel) -> None:
-        self.paused, self.waited_before = time.perf_counter(), self.wait.validating
+        self.paused, self.waited_before = time.perf_counter(), self.wait.seconds[VALIDATION]
 
     def on_validation_end(self, trainer: pl.Trainer, module: LanguageModel) -> None:
         if trainer.state.fn != "fit":
@@ -221,11 +208,11 @@ class Monitor(pl.Callback):
         self.guard.check_finite(self.steps, module.scores.loss, "validation loss", good=self.steps - 1)
         now = time.perf_counter()
         took = max(now - self.paused, 1e-9)
-        self.validation_seconds += took
+        self.since += took  # which is no training time
         self.validating += took
         self.seconds = now - self.begin
         name, value = self._metric(module.scores.loss)
-        speed, waited = module.scores.count / took, self.wait.validating - self.waited_before
+        speed, waited = module.scores.count / took, self.wait.seconds[VALIDATION] - self.waited_before
         operations = speed * self.validation_flops_per_token
         metrics = {
             "valid/loss": module.scores.loss,
@@ -239,20 +226,18 @@ class Monitor(pl.Callback):
         log.info("step %d  valid %s %.4f", trainer.global_step, name.replace("_", " "), value)
         self.record(self.summary(trainer))
 
-    def on_train_end(self, trainer: pl.Trainer, module: LanguageModel) -> None:
-        self._stop(trainer)
-
-    def on_exception(self, trainer: pl.Trainer, module: LanguageModel, exception: BaseException) -> None:
-        """Record the progress, and remove the bar before the message is printed."""
-        self._stop(trainer)
-
-    def _stop(self, trainer: pl.Trainer) -> None:
+    def on_train_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException | None = None
+    ) -> None:
+        """Record the progress, and remove the bar before an error is printed."""
         if self.bar:
             self.bar.stop()
             self.bar = None
         if self.steps:
             self._count_pending(trainer, everywhere=False)
             self.record(self.summary(trainer))
+
+    on_exception = on_train_end
 
 
 def clock(seconds: float) -> str:

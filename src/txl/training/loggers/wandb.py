@@ -82,10 +82,13 @@ class Wandb(RunLogger):
             # An agent of a W&B sweep identifies its run by the id that it assigned.
             assigned = os.environ.get("WANDB_RUN_ID") if "WANDB_SWEEP_ID" in os.environ else None
             id_file.write_text(assigned or secrets.token_hex(4), "ascii")
-        settings = self.settings | {"id": id_file.read_text("ascii").strip(), "dir": self.directory}
+        quiet = {"silent": True, "console": "off"}
+        waits = {"init_timeout": CONNECT_SECONDS, "finish_timeout": UPLOAD_SECONDS}
+        settings = self.settings | {"dir": self.directory, "settings": quiet | waits}
+        settings["id"] = id_file.read_text("ascii").strip()
         try:
             if self.mode == "online" and wandb.login(prompt=False, verify=False):
-                run = wandb.init(mode="online", resume="allow", settings=quiet(), **settings)
+                run = wandb.init(mode="online", resume="allow", **settings)
                 log.info("wandb: %s", run.url)
                 return run
         except wandb.Error as error:
@@ -93,7 +96,7 @@ class Wandb(RunLogger):
             missing = "login" if isinstance(error, wandb.errors.AuthenticationError) else "connection"
             log.warning("wandb: no %s, logging offline: %s", missing, str(error).splitlines()[0])
         mode: Any = "disabled" if self.mode == "disabled" else "offline"
-        run = wandb.init(mode=mode, settings=quiet(), **settings)
+        run = wandb.init(mode=mode, **settings)
         if mode == "offline":
             log.info("wandb: offline; upload with: wandb sync %s", id_file.parent)
         return run
@@ -133,13 +136,6 @@ class Wandb(RunLogger):
             name = str(path.relative_to(self.directory))
             artifact.add_file(str(path), name, skip_cache=True, policy="immutable")
         self.run.log_artifact(artifact)
-
-
-def quiet() -> wandb.Settings:
-    """Return settings that keep W&B from printing, capturing output and waiting long."""
-    return wandb.Settings(
-        silent=True, console="off", init_timeout=CONNECT_SECONDS, finish_timeout=UPLOAD_SECONDS
-    )
 
 
 def rejection(error: Exception) -> str:
