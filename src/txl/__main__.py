@@ -4,7 +4,7 @@ import argparse
 import signal
 import sys
 
-from txl.launch.lifeline import hold_lifeline
+from txl.launch.processes import hold_lifeline
 from txl.launch.stop import StopRequest, end_at_once
 from txl.verbs import attention, convert, describe, evaluate, generate, parity, prepare, recl, report, speed
 

@@ -75,7 +75,7 @@ def test_two_signals_end_processes_that_do_not_answer(monkeypatch, command):
     began = time.monotonic()
     timers = signals(1.0, 1.3)
     with pytest.raises(SystemExit) as end:
-        run_together(command, [{}, {}], subprocess.DEVNULL)
+        run_together(command, [{}, {}])
     assert end.value.code == 130
     assert 1.5 < time.monotonic() - began < 5
     for timer in timers:

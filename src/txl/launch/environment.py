@@ -6,28 +6,23 @@ from collections.abc import Sequence
 import torch
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from lightning_fabric.plugins.environments import (
-    ClusterEnvironment,
-    LightningEnvironment,
-    SLURMEnvironment,
-    TorchElasticEnvironment,
-)
+from lightning_fabric.plugins import environments
 
-from txl.launch.lifeline import LIFELINE
+from txl.launch.processes import LIFELINE
 from txl.settings.errors import ConfigError
 from txl.settings.schema import Config, TrainerSettings
 
 
-def environment() -> ClusterEnvironment:
+def environment() -> environments.ClusterEnvironment:
     """Return what started the processes, for Lightning: torchrun, SLURM or this program."""
     if torch.distributed.is_torchelastic_launched():
-        return TorchElasticEnvironment()
+        return environments.TorchElasticEnvironment()
     try:
-        if LIFELINE not in os.environ and not in_sweep() and SLURMEnvironment.detect():
-            return SLURMEnvironment(auto_requeue=False)  # `Interruption` requeues
+        if LIFELINE not in os.environ and not in_sweep() and environments.SLURMEnvironment.detect():
+            return environments.SLURMEnvironment(auto_requeue=False)  # `Interruption` requeues
     except RuntimeError as error:  # SLURM settings that Lightning refuses
         raise ConfigError(f"SLURM: {error}") from error
-    return LightningEnvironment()
+    return environments.LightningEnvironment()
 
 
 def in_sweep() -> bool:
@@ -38,12 +33,12 @@ def in_sweep() -> bool:
 def started_elsewhere() -> int | None:
     """Return how many processes torchrun or SLURM started; `None` if neither did."""
     kind = environment()
-    return None if isinstance(kind, LightningEnvironment) else kind.world_size()
+    return None if isinstance(kind, environments.LightningEnvironment) else kind.world_size()
 
 
 def rank() -> int:
     kind = environment()
-    return kind.local_rank() if isinstance(kind, LightningEnvironment) else kind.global_rank()
+    return kind.local_rank() if isinstance(kind, environments.LightningEnvironment) else kind.global_rank()
 
 
 def devices(settings: TrainerSettings) -> int:
@@ -99,11 +94,10 @@ def check_processes(config: Config) -> None:
 def check_command(words: Sequence[str]) -> None:
     """Raise ValueError if a command line lets each of several processes choose its own run directory."""
     started = started_elsewhere() or 1
-    if started > 1 and any(word in ("-m", "--multirun") for word in words):
-        raise ValueError(
-            f"{started} processes were started, but a sweep starts those of each job itself: call it once"
-        )
-    if started > 1 and not any(word.startswith("hydra.run.dir=") for word in words):
-        raise ValueError(
-            f"{started} processes were started and need one directory for their run: give hydra.run.dir=…"
-        )
+    problem = None
+    if any(word in ("-m", "--multirun") for word in words):
+        problem = ", but a sweep starts those of each job itself: call it once"
+    elif not any(word.startswith("hydra.run.dir=") for word in words):
+        problem = " and need one directory for their run: give hydra.run.dir=…"
+    if started > 1 and problem:
+        raise ValueError(f"{started} processes were started{problem}")

@@ -3,25 +3,23 @@
 They end together: signals are passed on, when one fails the others are ended, and none outlives its parent.
 """
 
+import ctypes
 import math
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from lightning_fabric.plugins.environments.lightning import find_free_network_port
-
-from txl.launch.environment import started_elsewhere, world_size
-from txl.launch.lifeline import LIFELINE
 from txl.launch.stop import KILL_SECONDS, SIGNALS, StopRequest
-from txl.settings.overrides import config_options, run_directory
-from txl.settings.schema import Config
 
+LIFELINE = "TXL_LIFELINE"  # the descriptor of a pipe that closes when the parent ends
+PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
 GRACE_SECONDS = 20.0  # to save and leave, when another process has failed
 POLL_SECONDS = 1.0  # between two calls of `poll`
 
@@ -46,18 +44,19 @@ class ProcessError(RuntimeError):
 
     Args:
         code: its exit code; negative for the signal that killed it.
+        said: why it failed, if it printed that; the message, unless it was killed.
 
     Attributes:
         killed: whether it was killed, so that it could not say why.
     """
 
-    def __init__(self, number: int, world: int, code: int) -> None:
+    def __init__(self, number: int, world: int, code: int, said: str | None = None) -> None:
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         if code == -signal.SIGKILL:  # which is what the kernel sends when memory runs out
             how += ", perhaps for lack of memory"
         several = f"process {number} of {world} {how}; the others were ended"
-        super().__init__(several if world > 1 else f"the process {how}")
         self.killed = code < 0
+        super().__init__((not self.killed and said) or (several if world > 1 else f"the process {how}"))
 
 
 class StalledError(ProcessError):
@@ -67,42 +66,6 @@ class StalledError(ProcessError):
 
     def __init__(self, seconds: float) -> None:
         RuntimeError.__init__(self, f"no progress for {seconds:g} s; the processes were killed")
-
-
-def to_be_started(config: Config) -> bool:
-    """Return whether the processes of this run are still to be started, by this one."""
-    return world_size(config.trainer) > 1 and started_elsewhere() is None and LIFELINE not in os.environ
-
-
-def start(
-    config: Config,
-    directory: Path,
-    overrides: Sequence[str],
-    program: Sequence[str] | None,
-    output: IO | None,
-    poll: Poll,
-) -> None:
-    """Run this program once for each device, with the same settings in the same run directory.
-
-    Args:
-        program: the script and the options that say where its settings are; `None` for this one's.
-        output: where the processes print to; `None` for where this one does.
-
-    Raises:
-        ProcessError, SystemExit: see `run_together`; SystemExit also if all ended well after a signal.
-    """
-    program = program or [os.path.abspath(sys.argv[0]), *config_options(sys.argv[1:])]
-    command = [sys.executable, *program, *overrides, run_directory(directory)]
-    world = world_size(config.trainer)
-    shared = {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(find_free_network_port()),
-        "WORLD_SIZE": str(world),
-        "NODE_RANK": "0",
-    }
-    ranks = [shared | {"LOCAL_RANK": str(local_rank)} for local_rank in range(world)]
-    if received := run_together(command, ranks, output, poll):
-        raise SystemExit(128 + received)
 
 
 def run_together(
@@ -117,6 +80,8 @@ def run_together(
     Args:
         command: the program and its arguments; it calls `hold_lifeline`.
         environments: variables that each process has beside those of this one.
+        output: the file they print to, whose last line then says why one failed; `None` for where this
+            process prints.
         poll: called every second; says whether to stop. What it raises ends the processes.
         stop_seconds: after a first signal, until processes that are still there are killed. By default they
             may take as long as a training step and its checkpoint need.
@@ -129,6 +94,7 @@ def run_together(
         SystemExit: they ended because of a signal; its code is 128 and the signal.
     """
     pipe, other_end = os.pipe()
+    printed = output.tell() if output else 0
     running: list[subprocess.Popen] = []
     failed: int | None = None
     deadline, next_poll = math.inf, 0.0
@@ -184,7 +150,27 @@ def run_together(
     stopped = {-signal.SIGKILL, *(end for number in SIGNALS for end in (128 + number, -number))}
     if stop.received is not None and code in stopped:
         raise SystemExit(128 + stop.received)
-    raise ProcessError(failed, len(running), code)
+    raise ProcessError(failed, len(running), code, last_line(Path(output.name), printed) if output else None)
+
+
+def hold_lifeline() -> None:
+    """End this process at once when the process that started it is killed."""
+    if LIFELINE not in os.environ:
+        return
+    if sys.platform.startswith("linux"):  # a stopped process runs no thread, but the kernel can kill it
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+    def watch(pipe: int) -> None:
+        os.read(pipe, 1)  # nothing is ever written: it returns when the other end is closed
+        os._exit(1)
+
+    threading.Thread(target=watch, args=(int(os.environ[LIFELINE]),), daemon=True).start()
+
+
+def last_line(path: Path, since: int) -> str | None:
+    """Return the last line of a file that is not empty, of what was written after `since` bytes."""
+    lines = path.read_bytes()[since:].decode(errors="replace").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), None)
 
 
 def _first_failed(running: Sequence[subprocess.Popen]) -> int | None:

@@ -14,14 +14,14 @@ from omegaconf import DictConfig, OmegaConf
 
 from txl.data import POLICIES, Corpus, Streams, border_places
 from txl.launch import environment
-from txl.launch.lifeline import hold_lifeline
+from txl.launch.processes import hold_lifeline
 from txl.model.cost import parameter_counts
 from txl.runs.directory import RunDirectory
 from txl.runs.trainer import trainer as trainer  # `train.py` takes all of its parts from here
 from txl.settings.components import component
 from txl.settings.errors import ConfigError
 from txl.settings.schema import Config, ReadingSettings, check, check_lengths
-from txl.training.hardware import check_compiler, check_device
+from txl.training.hardware import check_device
 from txl.training.module import LanguageModel
 from txl.training.network import check_positions, network
 
@@ -59,8 +59,6 @@ def config(settings: DictConfig) -> Config:
     checked = check(settings)
     environment.check_processes(checked)
     check_device(checked.trainer)
-    if checked.trainer.compile:
-        check_compiler()
     return checked
 
 

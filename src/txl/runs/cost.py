@@ -1,4 +1,4 @@
-"""The cost of a model, before anything is allocated or trained."""
+"""Models that are not trained: their cost, and random parameters for measurements that need no others."""
 
 from typing import Any
 
@@ -7,18 +7,11 @@ from omegaconf import DictConfig, OmegaConf
 from rich import box
 from rich.table import Table
 
-from txl.model.cost import (
-    activation_bytes,
-    flops_per_token,
-    memory_bytes,
-    parameter_counts,
-    softmax_bytes,
-    training_flops_per_token,
-)
+from txl.model import TransformerXL, cost
 from txl.settings.components import component
 from txl.settings.errors import ConfigError
-from txl.settings.schema import check
-from txl.training.network import flops_per_target, network
+from txl.settings.schema import Config, check
+from txl.training.network import check_clamp, flops_per_target, network
 
 FLOAT32 = 4  # bytes
 
@@ -37,11 +30,9 @@ def describe(
     Raises:
         ConfigError: impossible settings, or a batch that the devices do not divide.
     """
-    if OmegaConf.is_missing(settings.data, "path"):
-        if not settings.data.get("vocabulary"):
-            raise ConfigError("data.path is missing; give data.path=…, or data.vocabulary=N, which is enough")
-        settings.data.path = "not needed"
-    config = check(settings)
+    if OmegaConf.is_missing(settings.data, "path") and not settings.data.get("vocabulary"):
+        raise ConfigError("data.path is missing; give data.path=…, or data.vocabulary=N, which is enough")
+    config = check_without_text(settings)
     training, evaluation = config.training, config.evaluation
     if training.batch_size % devices:
         raise ConfigError(
@@ -51,19 +42,19 @@ def describe(
     with torch.device("meta"):
         model = network(config, vocabulary)
     rows = training.batch_size // devices
-    parameters, in_layers = parameter_counts(model)
+    parameters, in_layers = cost.parameter_counts(model)
     lengths = (training.segment_length, training.memory_length)
     weights = FLOAT32 * parameters
     memory = {
         "parameters": weights,
         "gradients": weights,
         "optimizer": 2 * weights,  # Adam's two moments
-        "layer_activations": activation_bytes(model, rows, *lengths),
-        "softmax": softmax_bytes(model, rows, training.segment_length),
-        "recurrence": memory_bytes(model, rows, training.memory_length),
+        "layer_activations": cost.activation_bytes(model, rows, *lengths),
+        "softmax": cost.softmax_bytes(model, rows, training.segment_length),
+        "recurrence": cost.memory_bytes(model, rows, training.memory_length),
     }
     step_tokens = training.batch_size * training.step
-    train_flops = flops_per_target(training_flops_per_token, model, training, devices)
+    train_flops = flops_per_target(cost.training_flops_per_token, model, training, devices)
     tokens = step_tokens * config.trainer.max_steps
     described = {
         "vocabulary": vocabulary,
@@ -73,15 +64,43 @@ def describe(
         "rows_per_device": rows,
         "memory_bytes_per_device": {**memory, "sum": sum(memory.values())},
         "training_flops_per_token": train_flops,
-        "evaluation_flops_per_token": flops_per_target(flops_per_token, model, evaluation, devices),
+        "evaluation_flops_per_token": flops_per_target(cost.flops_per_token, model, evaluation, devices),
         "training_tokens": tokens,
         "training_flops": train_flops * tokens,
-        "seconds": None,
+        "seconds": None if peak is None else train_flops * tokens / (peak * utilization * devices),
     }
-    if peak is not None:
-        described["seconds"] = train_flops * tokens / (peak * utilization * devices)
-        described |= {"peak_flops": peak, "utilization": utilization}
-    return described
+    return described if peak is None else described | {"peak_flops": peak, "utilization": utilization}
+
+
+def untrained(settings: DictConfig) -> tuple[TransformerXL, Config]:
+    """Return a model with random parameters, evaluating, with the clamp of its evaluation; and its settings.
+
+    No text is read: `data.vocabulary` is the number of tokens.
+
+    Raises:
+        ConfigError: impossible settings, or no `data.vocabulary`.
+    """
+    vocabulary = settings.data.get("vocabulary")
+    if not vocabulary:
+        raise ConfigError(
+            "data.vocabulary, the number of different tokens, is missing, and no text is read to count them; "
+            "give data.vocabulary=N"
+        )
+    config = check_without_text(settings)
+    torch.manual_seed(config.seed)
+    model = network(config, vocabulary).eval()
+    check_clamp(config, model)
+    clamp: Any = config.evaluation.clamp_length
+    if clamp is not None:
+        model.position.clamp_length = clamp
+    return model, config
+
+
+def check_without_text(settings: DictConfig) -> Config:
+    """Return the settings checked, also where `data.path` is missing."""
+    if OmegaConf.is_missing(settings.data, "path"):
+        settings.data.path = "not read"
+    return check(settings)
 
 
 def as_table(name: str, described: dict[str, Any]) -> Table:

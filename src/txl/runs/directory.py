@@ -15,7 +15,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from pytorch_lightning.utilities.exceptions import MisconfigurationException, SIGTERMException
 
-from txl.launch.lifeline import LIFELINE
+from txl.launch.processes import LIFELINE
 from txl.records import results as records
 from txl.records.files import flatten, lock_directory, write_atomically
 from txl.records.metrics import truncate_metrics

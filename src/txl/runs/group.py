@@ -9,13 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from txl.data import Vocabulary
 from txl.evaluation.contexts import TransformerScorer, WindowScorer
 from txl.interop.causal import CausalModel, is_foreign
 from txl.runs.trained import TokenizedText, TrainedModel, load
-
-ABSOLUTE = "its encoding knows places within a segment, and it was trained on segments of {} without memory"
-TABLE = "the positions it was made for (max_position_embeddings)"
 
 
 @dataclass(frozen=True)
@@ -63,29 +59,30 @@ def member(
         ValueError, OSError, ImportError: see `load` and `CausalModel`; an attention length for a model of
             Hugging Face.
     """
-    if cap is not None and cap < 1:
-        raise ValueError(f"cap={cap} must be positive or null")
-    if attention_length is not None and attention_length < 1:
-        raise ValueError(f"attention_length={attention_length} must be positive or null")
-    given = "as given" if cap else None
+    for key, value in {"cap": cap, "attention_length": attention_length}.items():
+        if value is not None and value < 1:
+            raise ValueError(f"{key}={value} must be positive or null")
+    reason = "as given" if cap else None
     if is_foreign(source):
         if attention_length is not None:
             raise ValueError(f"attention_length is for models of ours; use null for {source}, or a cap")
         foreign = CausalModel(source)
-        own = cap or foreign.longest
-        return GroupMember(name, source, foreign.model, foreign, own, given or (own and TABLE), {})
+        if cap is None and foreign.longest:
+            cap, reason = foreign.longest, "the positions it was made for (max_position_embeddings)"
+        return GroupMember(name, source, foreign.model, foreign, cap, reason, {})
     trained = load(source, trust)
     model, reading = trained.model, trained.description.get("reading") or {}
     attention_length = attention_length or reading.get("attention_length")
-    segment, memory, reason = None, 0, given
+    segment, memory = None, 0
     if model.position.absolute and reading.get("memory_length"):
-        memory = reading["memory_length"]
-        segment = model.position.key_length - memory
-        if segment < 1:
-            segment = model.position.key_length
+        memory, keys = reading["memory_length"], model.position.key_length
+        segment = keys - memory if keys > memory else keys
     elif model.position.absolute and cap is None:
         cap = model.position.key_length
-        reason = ABSOLUTE.format(cap)
+        reason = (
+            "its encoding knows places within a segment, and it was trained on segments of "
+            f"{cap} without memory"
+        )
     settings = {
         "attention_length": attention_length,
         "segment_length": segment,
@@ -137,18 +134,14 @@ def read_text(members: Sequence[GroupMember], split: str, file: Path | None) -> 
         if isinstance(one.reader, CausalModel):
             one.reader.check_tokens(vocabulary, text.tokens)
         elif one.trained is not None:
-            _check_vocabulary(one.trained, vocabulary, first.source)
+            own, size = one.trained.vocabulary, one.trained.model.embedding.vocabulary
+            if size != len(vocabulary) or (own is not None and own.lines() != vocabulary.lines()):
+                unit = own.unit if own is not None else "token"
+                raise ValueError(
+                    f"the tokens of {one.source} ({size:,} {unit}s) are not those of {first.source} "
+                    f"({len(vocabulary):,} {vocabulary.unit}s); a group must read the same tokens"
+                )
     return text
-
-
-def _check_vocabulary(one: TrainedModel, vocabulary: Vocabulary, source: Path) -> None:
-    own, size = one.vocabulary, one.model.embedding.vocabulary
-    if size != len(vocabulary) or (own is not None and own.lines() != vocabulary.lines()):
-        unit = own.unit if own is not None else "token"
-        raise ValueError(
-            f"the tokens of {one.source} ({size:,} {unit}s) are not those of {source} ({len(vocabulary):,} "
-            f"{vocabulary.unit}s); a group must read the same tokens"
-        )
 
 
 def _read_by_tokenizers(members: Sequence[GroupMember], file: Path) -> TokenizedText:

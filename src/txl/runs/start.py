@@ -1,17 +1,21 @@
 """A run in processes of its own: started, waited for, and recorded however they end."""
 
 import logging
+import os
 import signal
+import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import IO
 
+from lightning_fabric.plugins.environments.lightning import find_free_network_port
 from omegaconf import DictConfig
 
 from txl.launch import processes
+from txl.launch.environment import started_elsewhere, world_size
 from txl.records.results import record_outcome
 from txl.runs import assemble
 from txl.runs.directory import RunDirectory
+from txl.settings.overrides import config_options, run_directory
 from txl.settings.schema import Config
 
 log = logging.getLogger(__name__)
@@ -27,7 +31,7 @@ def started_processes(settings: DictConfig) -> bool:
     if settings.trainer.get("strategy") == "single":
         return False
     config = assemble.config(settings)
-    if not processes.to_be_started(config):
+    if world_size(config.trainer) == 1 or started_elsewhere() is not None or processes.LIFELINE in os.environ:
         return False
     run = assemble.run(settings)
     try:
@@ -45,37 +49,34 @@ def start_run(
     output: IO | None = None,
     poll: processes.Poll = lambda: None,
 ) -> None:
-    """Run in processes of its own; `results.json` says how it ended, also when no process could.
+    """Run one process for each device; `results.json` says how it ended, also when no process could.
 
     Args:
-        program: see `txl.launch.processes.start`.
-        output: the file the processes print to, whose last line then says why one failed; `None` for where
-            this process prints.
-        poll: see `txl.launch.processes.run_together`.
+        program: the script and the options that say where its settings are; `None` for this one's.
+        output, poll: see `txl.launch.processes.run_together`.
 
     Raises:
         ValueError: see `RunDirectory.inspect`.
-        ProcessError, SystemExit: see `txl.launch.processes.run_together`.
+        ProcessError, SystemExit: see `run_together`; SystemExit also if all ended well after a signal.
     """
-    printed = output.tell() if output else 0
+    program = program or [os.path.abspath(sys.argv[0]), *config_options(sys.argv[1:])]
+    command = [sys.executable, *program, *run.results["overrides"], run_directory(run.directory)]
+    world = world_size(config.trainer)
+    port = str(find_free_network_port())
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(world), "NODE_RANK": "0"}
+    ranks = [shared | {"LOCAL_RANK": str(local_rank)} for local_rank in range(world)]
     try:
         run.inspect()
         run.write()
-        processes.start(config, run.directory, run.results["overrides"], program, output, poll)
+        if received := processes.run_together(command, ranks, output, poll):
+            raise SystemExit(128 + received)
     except SystemExit as end:
         name = signal.Signals(int(end.code or 0) - 128).name
         record_outcome(run.directory, "interrupted", f"stopped by {name}")
         raise
     except processes.ProcessError as error:
-        last = last_line(Path(output.name), printed) if output and not error.killed else None
         # When one process is killed, the others fail because of it, and record that.
-        record_outcome(run.directory, "failed", last or str(error), replace=error.killed)
+        record_outcome(run.directory, "failed", str(error), replace=error.killed)
         raise
     finally:
         run.release()
-
-
-def last_line(path: Path, since: int) -> str | None:
-    """Return the last line of a file that is not empty, of what was written after `since` bytes."""
-    lines = path.read_bytes()[since:].decode(errors="replace").split("\n")
-    return next((line.strip() for line in reversed(lines) if line.strip()), None)

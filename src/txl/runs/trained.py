@@ -19,7 +19,6 @@ from txl.settings.components import component
 from txl.settings.errors import ConfigError
 from txl.training.hardware import resolve_precision, retain_freed_pages
 
-OURS = "txl.data."
 PRECISIONS = ("auto", "32-true", "64-true", "bf16-mixed", "16-mixed")
 
 
@@ -83,8 +82,7 @@ class TrainedModel:
             ValueError: a symbol that the vocabulary does not hold, no UTF-8, or no vocabulary.
         """
         vocabulary = self.known_vocabulary(name)
-        data = self.description.get("data") or {"settings": {}}
-        if data["settings"].get("newlines") == "drop":
+        if (self.description.get("data") or {"settings": {}})["settings"].get("newlines") == "drop":
             text = text.replace(b"\n", b"")
         try:
             return vocabulary.encode(text, ends)
@@ -121,9 +119,9 @@ class TrainedModel:
                 f"{self.source} does not name the corpus it was trained on; give a text of your own, text=…"
             )
         settings = dict(data["settings"])
-        if not (self.trust or str(settings.get("_target_")).startswith(OURS)):
+        if not (self.trust or str(settings.get("_target_")).startswith("txl.data.")):
             raise ConfigError(
-                f"data: {settings.get('_target_')} is outside {OURS[:-1]}, and importing it would run its "
+                f"data: {settings.get('_target_')} is outside txl.data, and importing it would run its "
                 "code; use trust=true if the run and the code are your own"
             )
         if settings.get("cache") and not Path(settings["cache"]).is_dir():  # a path of another machine

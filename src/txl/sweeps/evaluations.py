@@ -24,7 +24,6 @@ from txl.records.files import write_atomically
 from txl.records.results import read_results, read_status, utc_now
 from txl.report.evaluations import EVALUATION, result_of
 from txl.report.measures import best_attention, metric_for, trained_attention
-from txl.runs.start import last_line
 from txl.sweeps.worker import SweepStop, modification_time, stop_order
 from txl.terminal import console
 
@@ -183,12 +182,10 @@ def _run(one: SweepEvaluation, sweep: Path) -> str:
     (folder / EVALUATION).unlink(missing_ok=True)
     status, error = "completed", None
     with (folder / "console.log").open("a", encoding="utf-8") as output, _spinner(one):
-        before = output.tell()
         try:
             run_together(one.command(sweep), [{}], output, lambda: stop_order(sweep), GRACE_SECONDS)
         except ProcessError as failure:
-            last = None if failure.killed else last_line(folder / "console.log", before)
-            status, error = "failed", (last or str(failure)).removeprefix("error: ")
+            status, error = "failed", str(failure).removeprefix("error: ")
         except SystemExit as end:
             status, error = "interrupted", f"stopped by {signal.Signals(int(end.code or 0) - 128).name}"
     seconds = time.monotonic() - began

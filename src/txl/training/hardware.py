@@ -18,7 +18,10 @@ TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # of mallopt, in glibc's malloc.h
 
 
 def check_device(settings: TrainerSettings) -> None:
-    """Raise ConfigError unless the accelerator exists and supports the precision and the strategy."""
+    """Raise ConfigError unless the accelerator exists and supports the precision and the strategy.
+
+    And unless there is a C++ compiler, where torch.compile needs one.
+    """
     available = torch.cuda.is_available() or torch.backends.mps.is_available()
     if settings.accelerator == "gpu" and not available:
         raise ConfigError("trainer.accelerator=gpu: there is no GPU here; use trainer=auto or ddp_cpu")
@@ -28,11 +31,8 @@ def check_device(settings: TrainerSettings) -> None:
     if settings.strategy == "fsdp" and not on_gpu:
         raise ConfigError("trainer.strategy=fsdp needs GPUs; use trainer=ddp_cpu on a CPU")
 
-
-def check_compiler() -> None:
-    """Raise ConfigError unless there is a C++ compiler, which torch.compile calls."""
-    names = [os.environ.get("CXX"), "g++", "clang++"]
-    if not any(name and shutil.which(name) for name in names):
+    compilers = [os.environ.get("CXX"), "g++", "clang++"]
+    if settings.compile and not any(name and shutil.which(name) for name in compilers):
         raise ConfigError(
             "trainer.compile=true needs a C++ compiler, and there is none: install g++, name one in the "
             "variable CXX, or use trainer.compile=false"

@@ -132,7 +132,7 @@ def load_source(source: str, settings: Settings) -> tuple[TransformerXL, dict[st
 
 def random_model(shape: list[str]) -> tuple[TransformerXL, dict[str, int], Path]:
     """Return a random model of a shape, the lengths its experiment evaluates with, and a directory."""
-    from txl.runs.untrained import untrained
+    from txl.runs.cost import untrained
 
     with runner.composition_errors():
         model, config = untrained(runner.compose_unnamed(shape, "speed"))

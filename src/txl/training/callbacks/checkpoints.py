@@ -241,9 +241,8 @@ def _gather_memory(memory: Memory | None, trainer: pl.Trainer) -> State | None:
     """Return the memory of the rows of all processes, `[B, M, D]` for each layer, on the CPU."""
 
     def all_rows(tensor: Tensor) -> Tensor:
-        rows = trainer.strategy.all_gather(
-            tensor.contiguous()
-        )  # a view would be saved with its whole storage
+        # A view would be saved with its whole storage.
+        rows = trainer.strategy.all_gather(tensor.contiguous())
         return (rows.flatten(0, 1) if trainer.world_size > 1 else rows).cpu()
 
     if memory is None:

@@ -17,7 +17,7 @@ SKIP = 5  # steps before the trace: the first ones allocate memory and select ke
 
 
 class DataWait(Profiler):
-    """Sums the seconds that training and validation wait for batches. Lightning calls it around its actions."""
+    """Sums the seconds that training and validation wait for batches."""
 
     def __init__(self) -> None:
         super().__init__()
