@@ -10,7 +10,7 @@ from txl.training.loggers.jsonl import JsonLines
 
 
 def test_each_log_is_one_line(tmp_path):
-    logger = JsonLines(tmp_path / "metrics.jsonl")
+    logger = JsonLines(tmp_path, {})
     logger.log_metrics({"train/loss": torch.tensor(0.5), "epoch": 0}, step=1)
     logger.log_metrics({"train/loss": float("nan")}, step=2)
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
@@ -19,7 +19,7 @@ def test_each_log_is_one_line(tmp_path):
 
 def test_lines_that_a_full_disk_refuses_wait_whole_for_room(tmp_path, caplog):
     path = tmp_path / "metrics.jsonl"
-    logger = JsonLines(path)
+    logger = JsonLines(tmp_path, {})
     logger.log_metrics({"train/loss": 1.0}, step=1)
     kinds = resource.getrlimit(resource.RLIMIT_FSIZE)
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

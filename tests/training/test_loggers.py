@@ -45,7 +45,7 @@ def test_csv_and_tensorboard_hold_what_metrics_jsonl_holds(run_here, tiny):
 
 def test_csv_has_a_column_for_each_metric_and_empty_cells_for_the_rest(tmp_path):
     """What a resumed run repeats is replaced in `metrics.jsonl` already."""
-    log = JsonLines(tmp_path / "metrics.jsonl")
+    log = JsonLines(tmp_path, {})
     log.log_metrics({"train/loss": torch.tensor(22.0)}, 2)
     log.log_metrics({"valid/loss": math.nan}, 2)
     (tmp_path / "metrics.csv").write_text("step,old\n1,2.0\n")

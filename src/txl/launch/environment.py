@@ -43,14 +43,10 @@ def rank() -> int:
 
 def devices(settings: TrainerSettings) -> int:
     """Return the number of devices of each machine: as configured, or all of them."""
-    if settings.strategy == "single":
-        return 1
     if settings.devices is not None:
         return settings.devices
     started = started_elsewhere()
-    if started is not None:
-        return max(1, started // settings.num_nodes)
-    return max(1, torch.cuda.device_count())
+    return max(1, torch.cuda.device_count() if started is None else started // settings.num_nodes)
 
 
 def world_size(settings: TrainerSettings) -> int:

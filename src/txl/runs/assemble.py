@@ -3,7 +3,7 @@
 import logging
 import os
 import warnings
-from pathlib import Path
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
@@ -11,19 +11,25 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from hydra.utils import to_absolute_path
 from omegaconf import DictConfig, OmegaConf
+from pytorch_lightning.strategies import DDPStrategy, FSDPStrategy, Strategy
 
 from txl.data import POLICIES, Corpus, Streams, border_places
 from txl.launch import environment
 from txl.launch.processes import hold_lifeline
-from txl.model.cost import parameter_counts
+from txl.model.cost import flops_per_token, parameter_counts, training_flops_per_token
+from txl.model.transformer import Layer
 from txl.runs.directory import RunDirectory
-from txl.runs.trainer import trainer as trainer  # `train.py` takes all of its parts from here
 from txl.settings.components import component
 from txl.settings.errors import ConfigError
-from txl.settings.schema import Config, ReadingSettings, check, check_lengths
-from txl.training.hardware import check_device
+from txl.settings.schema import Config, ReadingSettings, TrainerSettings, check, check_lengths
+from txl.training.callbacks.checkpoints import Checkpoints
+from txl.training.callbacks.divergence import DivergenceGuard
+from txl.training.callbacks.profiler import Trace
+from txl.training.callbacks.progress import Monitor
+from txl.training.hardware import check_device, device_name, resolve_precision, retain_freed_pages
+from txl.training.loggers.jsonl import JsonLines
 from txl.training.module import LanguageModel
-from txl.training.network import check_positions, network
+from txl.training.network import check_positions, flops_per_target, network
 
 log = logging.getLogger(__name__)
 
@@ -37,11 +43,10 @@ def run(settings: DictConfig) -> RunDirectory:
     hold_lifeline()
     if rank:
         logging.getLogger().setLevel(logging.WARNING)  # the first process logs for all
-    directory, overrides = Path(hydra.runtime.output_dir), list(hydra.overrides.task)
     named = any(word.startswith("hydra.run.dir=") for word in hydra.overrides.hydra)
     if "SLURM_JOB_ID" in os.environ and hydra.mode == RunMode.RUN and not named:
         log.warning("SLURM may start this job again, which resumes the run only if you give hydra.run.dir=…")
-    return RunDirectory(directory, settings, overrides, Path(hydra.runtime.cwd), rank)
+    return RunDirectory(settings, hydra, rank)
 
 
 def use_absolute_paths(settings: DictConfig) -> None:
@@ -141,3 +146,70 @@ def streams_of(
         world_size=environment.world_size(config.trainer),
         **options,
     )
+
+
+def trainer(
+    config: Config, module: LanguageModel, corpus: Corpus, streams: dict[str, Streams], run: RunDirectory
+) -> pl.Trainer:
+    """Return the trainer; the streams, not Lightning, determine the order of the data."""
+    retain_freed_pages()
+    settings = config.trainer
+    precision: Any
+    precision, reason = resolve_precision(settings.precision, settings.accelerator)
+    world = environment.world_size(settings)
+    flops = flops_per_target(training_flops_per_token, module.model, config.training, world)
+    validation_flops = flops_per_target(flops_per_token, module.model, config.evaluation, world)
+    run.loggers = [JsonLines(run.directory, run.results["config"])]
+    for name, logger in config.logger.items() if not run.rank else ():  # the first process logs for all
+        run.loggers.append(
+            component(logger, f"logger.{name}")(directory=run.directory, config=run.results["config"])
+        )
+    guard = DivergenceGuard(settings.max_loss_rise, run.checkpoints)
+    monitor = Monitor(corpus.unit, settings, flops, validation_flops, guard, run.record_training)
+    trace = [Trace(run.directory / "trace.json", settings.profile_steps)] if settings.profile_steps else []
+    checkpoints = Checkpoints(run.checkpoints, settings, streams["train"], config.seed)
+    run.interruption.save = checkpoints.save
+    built = pl.Trainer(
+        accelerator=settings.accelerator,
+        strategy=_strategy(settings),
+        devices=environment.devices(settings),
+        num_nodes=settings.num_nodes,
+        plugins=[checkpoints.files, environment.environment()],
+        precision=precision,
+        max_steps=settings.max_steps,
+        max_epochs=-1,
+        gradient_clip_val=settings.gradient_clip,
+        val_check_interval=settings.validate_every,
+        check_val_every_n_epoch=None,
+        num_sanity_val_steps=0,
+        log_every_n_steps=0,  # the monitor logs
+        limit_train_batches=settings.train_batches,
+        limit_val_batches=settings.evaluation_batches,
+        limit_test_batches=settings.evaluation_batches,
+        profiler=monitor.wait,
+        use_distributed_sampler=False,
+        logger=run.loggers,
+        callbacks=[monitor, *trace, checkpoints, run.interruption],
+        default_root_dir=run.directory,
+        enable_progress_bar=False,  # the monitor shows one
+        enable_model_summary=False,
+        enable_checkpointing=False,  # our callback saves exact checkpoints
+    )
+    # Lightning's signal handlers would run before ours, and would communicate with the other processes in the
+    # middle of other collective operations.
+    connector: Any = built._signal_connector
+    connector.register_signal_handlers = lambda: None
+    if settings.compile:
+        module.model.compile(dynamic=False)
+    log.info("device: %s, precision %s (%s)", device_name(built.strategy.root_device), precision, reason)
+    return built
+
+
+def _strategy(settings: TrainerSettings) -> str | Strategy:
+    if environment.world_size(settings) == 1:
+        return "auto"
+    if settings.strategy == "ddp":
+        # Every parameter has a gradient in every step (see `TiedEmbedding`), so DDP need not search for
+        # unused ones.
+        return DDPStrategy(gradient_as_bucket_view=True)
+    return FSDPStrategy(auto_wrap_policy={Layer}, state_dict_type="full")

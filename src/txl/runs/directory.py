@@ -4,11 +4,10 @@
 beside its place and renamed, so that a run killed at any moment leaves whole files.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import signal
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -41,24 +40,26 @@ class RunDirectory:
 
     Args:
         settings: composed; only resolved values are stored.
-        home: the working directory of the user, from which paths are shown.
+        hydra: Hydra's own settings.
 
     Attributes:
+        home: the working directory of the user, from which paths are shown.
         resumed_from: the checkpoint to resume from; `None` to start.
+        held: the lock and, in the context, the handlers of signals, which closing it releases.
     """
 
-    def __init__(
-        self, directory: Path, settings: DictConfig, overrides: list[str], home: Path, rank: int = 0
-    ) -> None:
-        self.directory, self.settings, self.home, self.rank = directory, settings, home, rank
+    def __init__(self, settings: DictConfig, hydra: Any, rank: int) -> None:
+        self.directory, self.home = Path(hydra.runtime.output_dir), Path(hydra.runtime.cwd)
+        self.settings, self.rank = settings, rank
         self.resumed_from: Path | None = None
-        self._lock: int | None = None
+        self.held = ExitStack()
         self.claimed = False  # whether this run may write into the directory
         self.preparing = True  # until the first step errors are those of the input, and one line
         self.interruption = Interruption(self.record_failure)
         self.loggers: list[RunLogger] = []
+        name, seed, overrides = settings.get("name"), settings.get("seed"), list(hydra.overrides.task)
         config: Any = OmegaConf.to_container(settings, resolve=True)
-        self.results = records.initial_results(settings.get("name"), settings.get("seed"), overrides, config)
+        self.results = records.initial_results(name, seed, overrides, config)
 
     @property
     def checkpoints(self) -> Path:
@@ -75,7 +76,7 @@ class RunDirectory:
         """
         self.directory.mkdir(parents=True, exist_ok=True)
         if LIFELINE not in os.environ:  # otherwise the process that started this one holds the lock
-            self._lock = lock_directory(self.directory)
+            self.held.callback(os.close, lock_directory(self.directory))
         if not (self.directory / "results.json").exists():
             return 0
         earlier = records.read_results(self.directory)
@@ -91,11 +92,6 @@ class RunDirectory:
                 )
             self.results["training"] = earlier["training"]
         return step
-
-    def release(self) -> None:
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
 
     def claim(self) -> None:
         """Write the first `results.json`, and `config.yaml`; see `inspect` for what it raises."""
@@ -142,16 +138,15 @@ class RunDirectory:
         else:
             self.record(status="failed", error=failure_reason(error))
 
-    def __enter__(self) -> RunDirectory:
+    def __enter__(self) -> "RunDirectory":
         """Claim the directory, once signals are handled: whoever sees `results.json` may send one."""
-        self.interruption.__enter__()
+        self.held.enter_context(self.interruption)
         try:
             self.claim()
         except BaseException as error:
             if self.claimed:
                 self.__exit__(type(error), error, error.__traceback__)
-            self.interruption.__exit__()
-            self.release()
+            self.held.close()
             if isinstance(error, Interrupted):
                 raise SystemExit(128 + error.signal_number) from None
             raise
@@ -164,8 +159,7 @@ class RunDirectory:
             self._conclude(error)
         finally:
             self._close_loggers()
-            self.release()
-            self.interruption.__exit__()
+            self.held.close()
 
     def _conclude(self, error: BaseException | None) -> None:
         self.results["finished_at"] = records.utc_now()

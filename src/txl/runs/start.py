@@ -79,4 +79,4 @@ def start_run(
         record_outcome(run.directory, "failed", str(error), replace=error.killed)
         raise
     finally:
-        run.release()
+        run.held.close()

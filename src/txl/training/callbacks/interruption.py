@@ -5,8 +5,6 @@ to queue the job again. On SIGTERM it only saves: SLURM itself queues a preempte
 one must not be.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

@@ -1,7 +1,6 @@
 """`logger=csv`: the metrics as one table, `metrics.csv`, for a spreadsheet."""
 
 import csv
-from pathlib import Path
 from typing import Any
 
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
@@ -16,10 +15,6 @@ class Csv(RunLogger):
     Lightning's CSVLogger deletes the rows of the run that is resumed. Metrics that were not logged at a step,
     or not finite, are empty cells.
     """
-
-    def __init__(self, directory: Path, config: dict[str, Any]) -> None:
-        super().__init__()
-        self.directory = Path(directory)
 
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         """Do nothing: the metrics are in `metrics.jsonl`."""

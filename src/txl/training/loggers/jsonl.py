@@ -18,13 +18,15 @@ log = logging.getLogger(__name__)
 class RunLogger(Logger):
     """Lightning's logger without versions, closed with the results of the run."""
 
+    version = ""
+
+    def __init__(self, directory: Path, config: dict[str, Any]) -> None:
+        super().__init__()
+        self.directory = Path(directory)
+
     @property
     def name(self) -> str:
         return type(self).__name__
-
-    @property
-    def version(self) -> str:
-        return ""
 
     def log_hyperparams(self, *_: Any, **__: Any) -> None:
         """Do nothing: the settings are in `config.yaml`, and a logger is created with them."""
@@ -39,9 +41,7 @@ class JsonLines(RunLogger):
     Lines that cannot be written (a full disk) are kept, with a warning, and written with the next one.
     """
 
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self.path, self.unwritten = Path(path), b""
+    unwritten = b""
 
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
@@ -55,9 +55,10 @@ class JsonLines(RunLogger):
             self._write(b"")
 
     def _write(self, line: bytes) -> None:
-        warned, self.unwritten = bool(self.unwritten), self.unwritten + line
+        path, warned = self.directory / "metrics.jsonl", bool(self.unwritten)
+        self.unwritten += line
         try:
-            with self.path.open("ab", buffering=0) as file:
+            with path.open("ab", buffering=0) as file:
                 size = file.tell()
                 if file.write(self.unwritten) < len(self.unwritten):
                     file.truncate(size)
@@ -65,4 +66,4 @@ class JsonLines(RunLogger):
             self.unwritten = b""
         except OSError as error:
             if not warned:
-                log.warning("%s cannot be written (%s); its lines wait, training goes on", self.path, error)
+                log.warning("%s cannot be written (%s); its lines wait, training goes on", path, error)

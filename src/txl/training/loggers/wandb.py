@@ -44,8 +44,7 @@ class Wandb(RunLogger):
         job_type: str | None,
         offline: bool,
     ) -> None:
-        super().__init__()
-        self.directory = Path(directory)
+        super().__init__(directory, config)
         sweep, row, run_name = sweep_of(self.directory)
         self.settings: dict[str, Any] = {
             "project": project,
