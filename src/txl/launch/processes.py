@@ -25,15 +25,10 @@ POLL_SECONDS = 1.0  # between two calls of `poll`
 
 
 class StopOrder(NamedTuple):
-    """A request to stop that came by another way than a signal.
+    """A request to stop that came by another way than a signal."""
 
-    Attributes:
-        number: the signal to pass on.
-        seconds: after which processes that are still there are killed.
-    """
-
-    number: int
-    seconds: float = math.inf
+    number: int  # the signal to pass on
+    seconds: float = math.inf  # after which processes that are still there are killed
 
 
 Poll = Callable[[], StopOrder | None]
@@ -43,11 +38,8 @@ class ProcessError(RuntimeError):
     """One of the processes of a run failed; the others were ended.
 
     Args:
-        code: its exit code; negative for the signal that killed it.
+        code: its exit code; negative for the signal that killed it, so that it could not say why.
         said: why it failed, if it printed that; the message, unless it was killed.
-
-    Attributes:
-        killed: whether it was killed, so that it could not say why.
     """
 
     def __init__(self, number: int, world: int, code: int, said: str | None = None) -> None:
@@ -103,9 +95,17 @@ def run_together(
         nonlocal deadline
         deadline = min(deadline, time.monotonic() + seconds)
 
+    def send(number: int) -> None:
+        for process in running:
+            if process.poll() is None:
+                process.send_signal(number)
+
     def pass_on(seconds: float, number: int) -> None:
         kill_in(seconds)
-        _send(running, number)
+        send(number)
+
+    def first_failed() -> int | None:
+        return next((i for i, process in enumerate(running) if process.returncode), None)
 
     with StopRequest(partial(pass_on, stop_seconds), partial(pass_on, KILL_SECONDS)) as stop:
         try:
@@ -123,10 +123,10 @@ def run_together(
                 if stop.received is not None:
                     process.send_signal(stop.received)
             while None in [process.poll() for process in running]:
-                if failed is None and (failed := _first_failed(running)) is not None:
+                if failed is None and (failed := first_failed()) is not None:
                     kill_in(GRACE_SECONDS)
                     if running[failed].returncode < 128:  # it was not stopped, as the others would be, too
-                        _send(running, signal.SIGTERM)
+                        send(signal.SIGTERM)
                 if time.monotonic() > next_poll:
                     next_poll = time.monotonic() + POLL_SECONDS
                     if order := poll():
@@ -134,15 +134,15 @@ def run_together(
                         if stop.received is None:
                             stop.ask(order.number)
                 if time.monotonic() > deadline:
-                    _send(running, signal.SIGKILL)
+                    send(signal.SIGKILL)
                 time.sleep(0.05)
         finally:
-            _send(running, signal.SIGKILL)
+            send(signal.SIGKILL)
             for process in running:
                 process.wait()
             os.close(pipe)
             os.close(other_end)
-    failed = _first_failed(running) if failed is None else failed
+    failed = first_failed() if failed is None else failed
     if failed is None:
         return stop.received
     code = running[failed].returncode
@@ -150,7 +150,11 @@ def run_together(
     stopped = {-signal.SIGKILL, *(end for number in SIGNALS for end in (128 + number, -number))}
     if stop.received is not None and code in stopped:
         raise SystemExit(128 + stop.received)
-    raise ProcessError(failed, len(running), code, last_line(Path(output.name), printed) if output else None)
+    said = None
+    if output:
+        lines = Path(output.name).read_bytes()[printed:].decode(errors="replace").split("\n")
+        said = next((line.strip() for line in reversed(lines) if line.strip()), None)
+    raise ProcessError(failed, len(running), code, said)
 
 
 def hold_lifeline() -> None:
@@ -165,19 +169,3 @@ def hold_lifeline() -> None:
         os._exit(1)
 
     threading.Thread(target=watch, args=(int(os.environ[LIFELINE]),), daemon=True).start()
-
-
-def last_line(path: Path, since: int) -> str | None:
-    """Return the last line of a file that is not empty, of what was written after `since` bytes."""
-    lines = path.read_bytes()[since:].decode(errors="replace").split("\n")
-    return next((line.strip() for line in reversed(lines) if line.strip()), None)
-
-
-def _first_failed(running: Sequence[subprocess.Popen]) -> int | None:
-    return next((i for i, process in enumerate(running) if process.returncode), None)
-
-
-def _send(running: Sequence[subprocess.Popen], number: int) -> None:
-    for process in running:
-        if process.poll() is None:
-            process.send_signal(number)

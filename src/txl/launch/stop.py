@@ -4,8 +4,6 @@ The first signal asks for a clean end: save, record, leave. The second one ends 
 is killed: `KILL_SECONDS` after the second signal no process that we started is left, not even a stopped one.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import signal
@@ -47,7 +45,7 @@ class StopRequest:
         self.urgent_since: float | None = None
         self._asked, self._latest = 0, -math.inf
 
-    def __enter__(self) -> StopRequest:
+    def __enter__(self) -> "StopRequest":
         main = threading.current_thread() is threading.main_thread()
         self._previous = {number: signal.signal(number, self._handle) for number in self.signals if main}
         return self

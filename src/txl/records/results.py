@@ -16,19 +16,13 @@ import txl
 from txl.records.files import finite, is_locked, write_atomically
 from txl.records.units import bits, perplexity
 
-SCHEMA = 1
-
 
 def initial_results(
     name: str | None, seed: int | None, overrides: list[str], config: dict | None
 ) -> dict[str, Any]:
-    """Return the results of a run that begins.
-
-    Args:
-        config: all settings, resolved; `None` if they cannot be composed.
-    """
+    """Return the results of a run that begins, with all settings resolved if they can be composed."""
     return {
-        "schema": SCHEMA,
+        "schema": 1,
         "name": name,
         "status": "running",
         "error": None,

@@ -16,7 +16,7 @@ from pytorch_lightning.strategies import DDPStrategy, FSDPStrategy, Strategy
 from txl.data import POLICIES, Corpus, Streams, border_places
 from txl.launch import environment
 from txl.launch.processes import hold_lifeline
-from txl.model.cost import flops_per_token, parameter_counts, training_flops_per_token
+from txl.model.cost import parameter_counts
 from txl.model.transformer import Layer
 from txl.runs.directory import RunDirectory
 from txl.settings.components import component
@@ -29,7 +29,7 @@ from txl.training.callbacks.progress import Monitor
 from txl.training.hardware import check_device, device_name, resolve_precision, retain_freed_pages
 from txl.training.loggers.jsonl import JsonLines
 from txl.training.module import LanguageModel
-from txl.training.network import check_positions, flops_per_target, network
+from txl.training.network import check_positions, network
 
 log = logging.getLogger(__name__)
 
@@ -156,16 +156,13 @@ def trainer(
     settings = config.trainer
     precision: Any
     precision, reason = resolve_precision(settings.precision, settings.accelerator)
-    world = environment.world_size(settings)
-    flops = flops_per_target(training_flops_per_token, module.model, config.training, world)
-    validation_flops = flops_per_target(flops_per_token, module.model, config.evaluation, world)
     run.loggers = [JsonLines(run.directory, run.results["config"])]
     for name, logger in config.logger.items() if not run.rank else ():  # the first process logs for all
         run.loggers.append(
             component(logger, f"logger.{name}")(directory=run.directory, config=run.results["config"])
         )
     guard = DivergenceGuard(settings.max_loss_rise, run.checkpoints)
-    monitor = Monitor(corpus.unit, settings, flops, validation_flops, guard, run.record_training)
+    monitor = Monitor(config, module.model, corpus.unit, guard, run.record_training)
     trace = [Trace(run.directory / "trace.json", settings.profile_steps)] if settings.profile_steps else []
     checkpoints = Checkpoints(run.checkpoints, settings, streams["train"], config.seed)
     run.interruption.save = checkpoints.save

@@ -43,19 +43,19 @@ def describe(
         model = network(config, vocabulary)
     rows = training.batch_size // devices
     parameters, in_layers = cost.parameter_counts(model)
-    lengths = (training.segment_length, training.memory_length)
     weights = FLOAT32 * parameters
     memory = {
         "parameters": weights,
         "gradients": weights,
         "optimizer": 2 * weights,  # Adam's two moments
-        "layer_activations": cost.activation_bytes(model, rows, *lengths),
+        "layer_activations": cost.activation_bytes(
+            model, rows, training.segment_length, training.memory_length
+        ),
         "softmax": cost.softmax_bytes(model, rows, training.segment_length),
         "recurrence": cost.memory_bytes(model, rows, training.memory_length),
     }
-    step_tokens = training.batch_size * training.step
     train_flops = flops_per_target(cost.training_flops_per_token, model, training, devices)
-    tokens = step_tokens * config.trainer.max_steps
+    tokens = training.batch_size * training.step * config.trainer.max_steps
     described = {
         "vocabulary": vocabulary,
         "parameters": parameters,

@@ -41,18 +41,13 @@ class RunDirectory:
     Args:
         settings: composed; only resolved values are stored.
         hydra: Hydra's own settings.
-
-    Attributes:
-        home: the working directory of the user, from which paths are shown.
-        resumed_from: the checkpoint to resume from; `None` to start.
-        held: the lock and, in the context, the handlers of signals, which closing it releases.
     """
 
     def __init__(self, settings: DictConfig, hydra: Any, rank: int) -> None:
-        self.directory, self.home = Path(hydra.runtime.output_dir), Path(hydra.runtime.cwd)
-        self.settings, self.rank = settings, rank
-        self.resumed_from: Path | None = None
-        self.held = ExitStack()
+        self.directory, self.settings, self.rank = Path(hydra.runtime.output_dir), settings, rank
+        self.home = Path(hydra.runtime.cwd)  # from which paths are shown
+        self.resumed_from: Path | None = None  # a checkpoint
+        self.held = ExitStack()  # the lock and, in the context, the handlers of signals
         self.claimed = False  # whether this run may write into the directory
         self.preparing = True  # until the first step errors are those of the input, and one line
         self.interruption = Interruption(self.record_failure)
@@ -200,8 +195,7 @@ class RunDirectory:
                 log.warning("logger %s could not be closed: %s", logger.name, error, exc_info=True)
 
 
-# What may change when a run resumes: how long and on what it trains and how much it keeps, not what it
-# learns.
+# What may change when a run resumes: how long and on what it trains, and what it keeps; not what it learns.
 MAY_CHANGE = (
     "trainer.max_steps", "trainer.accelerator", "trainer.strategy", "trainer.devices", "trainer.num_nodes",
     "trainer.checkpoint_every", "trainer.keep_every", "data.cache", "logger",

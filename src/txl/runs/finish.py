@@ -55,7 +55,7 @@ def finish(
     console.print(summary(run.directory))
     for name, path in {
         "results": run.directory / "results.json",
-        "checkpoint": run.checkpoints / "best.ckpt",
+        "checkpoint": run.checkpoints / BEST,
         "figure": figure,
     }.items():
         console.print(f"{name:>10}  {os.path.relpath(path, run.home)}", soft_wrap=True)

@@ -16,22 +16,16 @@ from txl.runs.trained import TokenizedText, TrainedModel, load
 
 @dataclass(frozen=True)
 class GroupMember:
-    """A model of a group.
-
-    Attributes:
-        cap: the longest context it reads, in tokens, to which others are cut; `None` for any.
-        reading: what its scores depend on beside its parameters.
-        trained: for models of ours.
-    """
+    """A model of a group."""
 
     name: str
     source: Path
     model: torch.nn.Module
     reader: WindowScorer
-    cap: int | None
+    cap: int | None  # the longest context it reads, in tokens, to which others are cut; None for any
     cap_reason: str | None
-    reading: dict[str, Any]
-    trained: TrainedModel | None = None
+    reading: dict[str, Any]  # what its scores depend on beside its parameters
+    trained: TrainedModel | None = None  # for models of ours
 
     def sha256(self) -> str:
         digest = hashlib.sha256()

@@ -41,20 +41,13 @@ class TokenizedText:
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A model loaded from a run directory or a file.
-
-    Attributes:
-        model: in evaluation mode, on the CPU, with the clamp that its source evaluates with.
-        description: what it was built from, see `txl.interop.description`.
-        vocabulary: `None` where the source does not hold one.
-        trust: whether the source may name code outside this package.
-    """
+    """A model loaded from a run directory or a file."""
 
     source: Path
-    model: TransformerXL
-    description: dict[str, Any]
-    vocabulary: Vocabulary | None
-    trust: bool = False
+    model: TransformerXL  # in evaluation mode, on the CPU, with the clamp that its source evaluates with
+    description: dict[str, Any]  # what it was built from, see `txl.interop.description`
+    vocabulary: Vocabulary | None  # None where the source does not hold one
+    trust: bool = False  # whether the source may name code outside this package
 
     @property
     def directory(self) -> Path:

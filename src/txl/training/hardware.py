@@ -18,10 +18,7 @@ TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # of mallopt, in glibc's malloc.h
 
 
 def check_device(settings: TrainerSettings) -> None:
-    """Raise ConfigError unless the accelerator exists and supports the precision and the strategy.
-
-    And unless there is a C++ compiler, where torch.compile needs one.
-    """
+    """Raise ConfigError unless accelerator, precision, strategy and torch.compile work on this machine."""
     available = torch.cuda.is_available() or torch.backends.mps.is_available()
     if settings.accelerator == "gpu" and not available:
         raise ConfigError("trainer.accelerator=gpu: there is no GPU here; use trainer=auto or ddp_cpu")
@@ -30,7 +27,6 @@ def check_device(settings: TrainerSettings) -> None:
         raise ConfigError("trainer.precision=16-mixed needs a GPU; use bf16-mixed or 32-true on a CPU")
     if settings.strategy == "fsdp" and not on_gpu:
         raise ConfigError("trainer.strategy=fsdp needs GPUs; use trainer=ddp_cpu on a CPU")
-
     compilers = [os.environ.get("CXX"), "g++", "clang++"]
     if settings.compile and not any(name and shutil.which(name) for name in compilers):
         raise ConfigError(
@@ -80,8 +76,6 @@ def retain_freed_pages() -> None:
     Otherwise the kernel would map and zero the pages of every large tensor anew in each step. Does nothing
     without glibc, which alone has these settings.
     """
-    if not sys.platform.startswith("linux"):
-        return
     library, largest = ctypes.CDLL(None), 2**31 - 1
     if hasattr(library, "gnu_get_libc_version"):
         library.mallopt(TRIM_THRESHOLD, largest)
@@ -131,7 +125,5 @@ def device_name(device: torch.device) -> str:
 
 def failure_reason(error: BaseException) -> str:
     text = str(error) or type(error).__name__
-    out_of_memory = (
-        isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in text
-    )
-    return f"out of memory: {text}" if out_of_memory else text
+    lacking = isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in text
+    return f"out of memory: {text}" if lacking else text

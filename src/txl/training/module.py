@@ -8,6 +8,7 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor
 from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.optim.lr_scheduler import LambdaLR
 
 from txl.data import Batch
 from txl.evaluation.scores import ScoreSum
@@ -25,11 +26,6 @@ class LanguageModel(pl.LightningModule):
         optimizer: called with `parameters=`.
         schedule: the factor of the learning rate, called with `step=` and `total=`.
         extra: stored in checkpoints, plain types only: the settings and the vocabulary.
-
-    Attributes:
-        score_sum_and_count_2: of the last step, in this process: the sum of the scores, and their number.
-        clipped_steps: since the last logged line.
-        validated_at: the step of the last complete validation, -1 for none.
     """
 
     def __init__(
@@ -49,11 +45,11 @@ class LanguageModel(pl.LightningModule):
         self.memory: Memory | None = None
         self.evaluation_memory: Memory | None = None
         self.scores = ScoreSum()
-        self.score_sum_and_count_2: Tensor | None = None
+        self.score_sum_and_count_2: Tensor | None = None  # of the last step, in this process
         self.gradient_norm: float | Tensor = 0.0
         self.learning_rate = 0.0
-        self.clipped_steps: int | Tensor = 0
-        self.validated_at = -1
+        self.clipped_steps: int | Tensor = 0  # since the last logged line
+        self.validated_at = -1  # the step of the last complete validation
 
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:
         """Return this process's part of the mean score of the segment, in nats.
@@ -138,9 +134,7 @@ class LanguageModel(pl.LightningModule):
     def configure_optimizers(self) -> dict[str, Any]:
         optimizer = self.make_optimizer(parameters=self.parameters())
         total = self.trainer.max_steps
-        scheduler = torch.optim.lr_scheduler.LambdaLR(
-            optimizer, lambda step: self.schedule(step=step, total=total)
-        )
+        scheduler = LambdaLR(optimizer, lambda step: self.schedule(step=step, total=total))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
     def configure_gradient_clipping(

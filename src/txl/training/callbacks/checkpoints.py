@@ -3,8 +3,7 @@
 A checkpoint is the state after a whole step, and after the validation of that step if there is one. Besides
 what Lightning stores (parameters, optimizer, schedule, loss scale) it holds the position in the data, the
 memory of every row, the random state of every process and the best validation loss, none of which Lightning's
-ModelCheckpoint stores: plain types and tensors only. Lightning's counters of epochs and batches are not
-restored but derived from the number of steps.
+ModelCheckpoint stores: plain types and tensors only.
 
 `last.ckpt` is the newest, `previous.ckpt` the one before, `best.ckpt` that of the lowest validation loss,
 `step-00001000.ckpt` one that is never deleted. A file gets its name only when it is complete and on disk.
@@ -74,21 +73,17 @@ class WholeFiles(TorchCheckpointIO):
 def newest(folder: Path) -> tuple[Path, int] | None:
     """Return the newest intact checkpoint and its step; `None` if the folder holds no checkpoint.
 
-    Damaged ones are reported in the log.
-
     Raises:
         ValueError: there are checkpoints, and all are damaged.
     """
-    for path in (folder / LAST, folder / PREVIOUS):
-        step = _step(path)
-        if step is not None:
-            return path, step
-    found = newest_of([folder / BEST, *folder.glob("step-*.ckpt")])
-    if not found and any(folder.glob("*.ckpt")):
+    for paths in ([folder / LAST], [folder / PREVIOUS], [folder / BEST, *folder.glob("step-*.ckpt")]):
+        if found := newest_of(paths):
+            return found
+    if any(folder.glob("*.ckpt")):
         raise ValueError(
             f"no checkpoint in {folder} can be read; choose another hydra.run.dir to train from the beginning"
         )
-    return found
+    return None
 
 
 def newest_of(paths: Iterable[Path], until: float = math.inf) -> tuple[Path, int] | None:

@@ -21,12 +21,9 @@ class DivergenceGuard:
     A training has diverged when the running mean of its loss is more than `max_rise` above its minimum. One
     bad segment hardly moves a mean of `WINDOW` steps, and the first `BEGIN` steps are not judged, so neither
     noise nor an early hump stops a training.
-
-    Attributes:
-        max_rise: in nats; `None` for no limit.
     """
 
-    max_rise: float | None
+    max_rise: float | None  # in nats; None for no limit
     checkpoints: Path
     seen: int = 0
     mean: float = 0.0

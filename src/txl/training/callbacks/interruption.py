@@ -34,20 +34,14 @@ class Interruption(StopRequest, pl.Callback):
     While batches are processed it waits for the end of the batch, where parameters, optimizer and data agree,
     and saves a checkpoint; all processes do so after the same batch, whichever of them the signal reached. At
     any other time, and on a second signal, it raises at once.
-
-    Args:
-        record_failure: called first when the training ends with an exception.
-
-    Attributes:
-        save: saves a checkpoint, called with the trainer.
-        leaving: the run is ending already; only a second signal still has an effect.
     """
 
     def __init__(self, record_failure: Callable[[BaseException], object]) -> None:
         super().__init__(self._first, self._second)
-        self.record_failure = record_failure
-        self.save: Callable[[pl.Trainer], object] = lambda trainer: None
-        self.in_batches = self.leaving = False
+        self.record_failure = record_failure  # called first when the training ends with an exception
+        self.save: Callable[[pl.Trainer], object] = lambda trainer: None  # saves a checkpoint
+        self.in_batches = False
+        self.leaving = False  # the run is ending already; only a second signal still has an effect
 
     def _first(self, number: int) -> None:
         # A process that is leaving may get the signal for which another one made it leave.

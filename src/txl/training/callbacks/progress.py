@@ -10,20 +10,25 @@ import torch
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
+from txl.launch.environment import world_size
+from txl.model import TransformerXL
+from txl.model.cost import flops_per_token, training_flops_per_token
 from txl.records.units import bits, metric_of, perplexity
-from txl.settings.schema import TrainerSettings
+from txl.settings.schema import Config
 from txl.terminal import console
 from txl.training.callbacks.checkpoints import State
 from txl.training.callbacks.divergence import DivergenceGuard
 from txl.training.callbacks.profiler import TRAINING, VALIDATION, DataWait
 from txl.training.hardware import device_name, matmul_peak, peak_memory, used_memory
 from txl.training.module import LanguageModel
+from txl.training.network import flops_per_target
 
 log = logging.getLogger(__name__)
 
 PLAIN_LINE_SECONDS = 10.0  # without a terminal, the least time between lines
 
 # The attributes of `Monitor` that checkpoints hold, by name.
+Record = Callable[[dict[str, Any]], None]
 STORED = ("steps", "tokens", "seconds", "validating", "loss_sum", "loss_count", "steps_before")
 
 
@@ -35,10 +40,10 @@ class Monitor(pl.Callback):
     read them every step.
 
     Args:
-        flops_per_token, validation_flops_per_token: operations for each token that is scored.
         record: called with the "training" part of the results after each validation and at the end.
 
     Attributes:
+        flops, validation_flops: operations for each token that is scored.
         seconds: of training so far, validations included.
         tokens: read in training so far by all processes.
         validating: seconds of validation so far.
@@ -48,17 +53,13 @@ class Monitor(pl.Callback):
     """
 
     def __init__(
-        self,
-        unit: str,
-        settings: TrainerSettings,
-        flops_per_token: float,
-        validation_flops_per_token: float,
-        guard: DivergenceGuard,
-        record: Callable[[dict[str, Any]], None],
+        self, config: Config, model: TransformerXL, unit: str, guard: DivergenceGuard, record: Record
     ) -> None:
         self.unit, self.guard, self.record, self.wait = unit, guard, record, DataWait()
-        self.flops_per_token, self.validation_flops_per_token = flops_per_token, validation_flops_per_token
-        self.log_every, self.peak_flops = settings.log_every, settings.peak_flops
+        self.log_every, self.peak_flops = config.trainer.log_every, config.trainer.peak_flops
+        world = world_size(config.trainer)
+        self.flops = flops_per_target(training_flops_per_token, model, config.training, world)
+        self.validation_flops = flops_per_target(flops_per_token, model, config.evaluation, world)
         self.steps = self.tokens = self.steps_before = 0
         self.seconds = self.validating = self.loss_sum = self.loss_count = 0.0
         self.pending: list[torch.Tensor] = []
@@ -75,7 +76,7 @@ class Monitor(pl.Callback):
             "tokens": self.tokens,
             "seconds": self.seconds,
             "tokens_per_second": speed,
-            "model_flops_utilization": self._utilization(trainer, speed * self.flops_per_token),
+            "model_flops_utilization": self._utilization(trainer, speed * self.flops),
             "peak_memory_bytes": peak_memory(device),
             "device": device_name(device),
             "precision": trainer.precision,
@@ -164,7 +165,7 @@ class Monitor(pl.Callback):
             "gradient_norm": float(module.gradient_norm),
             "clipped_share": float(module.clipped_steps) / max(self.steps - self.steps_before, 1),
             "tokens_per_second": speed,
-            "model_flops_utilization": self._utilization(trainer, speed * self.flops_per_token),
+            "model_flops_utilization": self._utilization(trainer, speed * self.flops),
             "data_wait_seconds": waited,
             "data_wait_share": waited / trained,
         }
@@ -213,12 +214,11 @@ class Monitor(pl.Callback):
         self.seconds = now - self.begin
         name, value = self._metric(module.scores.loss)
         speed, waited = module.scores.count / took, self.wait.seconds[VALIDATION] - self.waited_before
-        operations = speed * self.validation_flops_per_token
         metrics = {
             "valid/loss": module.scores.loss,
             f"valid/{name}": value,
             "valid/tokens_per_second": speed,
-            "valid/model_flops_utilization": self._utilization(trainer, operations),
+            "valid/model_flops_utilization": self._utilization(trainer, speed * self.validation_flops),
             "valid/data_wait_seconds": waited,
             "valid/data_wait_share": waited / took,
         }

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import wandb
+from pydantic import ValidationError
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
 from txl.settings.errors import ConfigError
@@ -59,9 +60,11 @@ class Wandb(RunLogger):
             options = wandb.Settings(project=project, entity=entity, mode="offline" if offline else "online")
             options.update_from_env_vars(dict(os.environ))
         except (ValueError, wandb.Error) as error:
-            raise ConfigError(
-                f"logger=wandb: {rejection(error)}; correct it, or train without wandb"
-            ) from error
+            problem = str(error).splitlines()[0]
+            if isinstance(error, ValidationError):  # which setting W&B rejects, and why
+                first = error.errors()[0]
+                problem = f"{'.'.join(map(str, first['loc']))}={first['input']!r}: {first['msg']}"
+            raise ConfigError(f"logger=wandb: {problem}; correct it, or train without wandb") from error
         self.mode = {"run": "online", "shared": "online", "dryrun": "offline"}.get(options.mode, options.mode)
 
     @property
@@ -135,14 +138,6 @@ class Wandb(RunLogger):
             name = str(path.relative_to(self.directory))
             artifact.add_file(str(path), name, skip_cache=True, policy="immutable")
         self.run.log_artifact(artifact)
-
-
-def rejection(error: Exception) -> str:
-    """Return in one line which setting W&B rejects, and why."""
-    if not hasattr(error, "errors"):
-        return str(error).splitlines()[0]
-    first = error.errors()[0]  # of pydantic
-    return f"{'.'.join(map(str, first['loc']))}={first['input']!r}: {first['msg']}"
 
 
 def sweep_of(directory: Path) -> tuple[str | None, str | None, str]:
