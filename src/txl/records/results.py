@@ -115,11 +115,7 @@ def read_status(directory: Path) -> str | None:
 
 
 def record_outcome(directory: Path, status: str, message: str, replace: bool = False) -> None:
-    """Record how a run ended where its first process cannot.
-
-    Args:
-        replace: also what a process of the run has recorded, which may be a consequence only.
-    """
+    """Record how a run ended where its first process cannot; `replace` overwrites what a process recorded."""
     results = _load(directory)
     if replace or results["status"] == "running":
         write_results(directory, results | {"status": status, "error": message, "finished_at": utc_now()})

@@ -156,11 +156,10 @@ def trainer(
     settings = config.trainer
     precision: Any
     precision, reason = resolve_precision(settings.precision, settings.accelerator)
-    run.loggers = [JsonLines(run.directory, run.results["config"])]
-    for name, logger in config.logger.items() if not run.rank else ():  # the first process logs for all
-        run.loggers.append(
-            component(logger, f"logger.{name}")(directory=run.directory, config=run.results["config"])
-        )
+    place = {"directory": run.directory, "config": run.results["config"]}
+    named = {} if run.rank else config.logger  # the first process logs for all
+    loggers = [component(logger, f"logger.{name}")(**place) for name, logger in named.items()]
+    run.loggers = [JsonLines(**place), *loggers]
     guard = DivergenceGuard(settings.max_loss_rise, run.checkpoints)
     monitor = Monitor(config, module.model, corpus.unit, guard, run.record_training)
     trace = [Trace(run.directory / "trace.json", settings.profile_steps)] if settings.profile_steps else []

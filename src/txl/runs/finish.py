@@ -53,11 +53,8 @@ def finish(
     figure = draw_learning_curve(run.directory)
     console.print()
     console.print(summary(run.directory))
-    for name, path in {
-        "results": run.directory / "results.json",
-        "checkpoint": run.checkpoints / BEST,
-        "figure": figure,
-    }.items():
+    paths = {"results": run.directory / "results.json", "checkpoint": run.checkpoints / BEST}
+    for name, path in {**paths, "figure": figure}.items():
         console.print(f"{name:>10}  {os.path.relpath(path, run.home)}", soft_wrap=True)
 
 

@@ -227,7 +227,7 @@ class Monitor(pl.Callback):
         self.record(self.summary(trainer))
 
     def on_train_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException | None = None
+        self, trainer: pl.Trainer, pl_module: Any, exception: BaseException | None = None
     ) -> None:
         """Record the progress, and remove the bar before an error is printed."""
         if self.bar:

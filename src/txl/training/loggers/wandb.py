@@ -106,9 +106,8 @@ class Wandb(RunLogger):
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         """Log one row. W&B numbers rows itself, so a resumed run can repeat steps."""
-        self.experiment.log(
-            {"step": step, **{key: value for key, value in metrics.items() if value is not None}}
-        )
+        known = {key: value for key, value in metrics.items() if value is not None}
+        self.experiment.log({"step": step, **known})
 
     def close(self, results: dict[str, Any]) -> None:
         """Add results, learning curve and sample, and finish the run, as failed unless it is completed."""
