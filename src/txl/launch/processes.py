@@ -71,7 +71,7 @@ def run_together(
 
     Args:
         command: the program and its arguments; it calls `hold_lifeline`.
-        environments: variables that each process has beside those of this one.
+        environments: variables that each process has besides those of this one.
         output: the file they print to, whose last line then says why one failed; `None` for where this
             process prints.
         poll: called every second; says whether to stop. What it raises ends the processes.

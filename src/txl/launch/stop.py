@@ -29,8 +29,8 @@ class StopRequest:
         second: called with the number of a later signal, inside the handler.
 
     Attributes:
-        received: the number of the first signal; `None` before it. Whoever learns in another way that it
-            came, as from another process, sets it.
+        received: the number of the first signal; `None` before it. Set from outside where another process
+            received it.
         urgent_since: when the second signal came, by `time.monotonic`; `None` before it.
     """
 

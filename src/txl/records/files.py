@@ -60,7 +60,7 @@ def is_locked(directory: Path) -> bool:
 def atomic_path(path: Path, suffix: str | None = None) -> Iterator[Path]:
     """Yield a temporary path beside `path`, which replaces `path` unless an exception is raised.
 
-    So nobody ever sees a partial file: the data are on the disk before the rename.
+    No reader sees a partial file: the data are on the disk before the rename.
 
     Args:
         suffix: of its name where one process writes, which then replaces what a killed one left.

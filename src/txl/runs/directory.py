@@ -1,7 +1,7 @@
 """The run directory: what a run leaves behind, whatever happens to it.
 
 `results.json` is there from the first moment and is replaced as the run proceeds. Every file is written
-beside its place and renamed, so that a run killed at any moment leaves whole files.
+under a temporary name and renamed, so that a run killed at any moment leaves whole files.
 """
 
 import logging
@@ -134,7 +134,7 @@ class RunDirectory:
             self.record(status="failed", error=failure_reason(error))
 
     def __enter__(self) -> "RunDirectory":
-        """Claim the directory, once signals are handled: whoever sees `results.json` may send one."""
+        """Claim the directory, once signals are handled: a program that sees `results.json` may send one."""
         self.held.enter_context(self.interruption)
         try:
             self.claim()

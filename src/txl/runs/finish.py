@@ -87,7 +87,7 @@ def score_attention_lengths(
         reading = config.evaluation.at(length)
         streams = streams_of("valid", reading, config, corpus, None if targets is None else targets + 1)
         start = time.monotonic()
-        # Eagerly, as the model would be compiled anew for the shapes of each length.
+        # Eagerly, as each length has its own shapes, for which the model would be compiled again.
         with changed(module, evaluation_settings=reading), torch.compiler.set_stance("force_eager"):
             trainer.test(module, streams, verbose=False)
         score = score_entry(module.scores, corpus.unit, reading) | {"seconds": time.monotonic() - start}

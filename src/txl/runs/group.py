@@ -24,7 +24,7 @@ class GroupMember:
     reader: WindowScorer
     cap: int | None  # the longest context it reads, in tokens, to which others are cut; None for any
     cap_reason: str | None
-    reading: dict[str, Any]  # what its scores depend on beside its parameters
+    reading: dict[str, Any]  # what its scores depend on besides its parameters
     trained: TrainedModel | None = None  # for models of ours
 
     def sha256(self) -> str:

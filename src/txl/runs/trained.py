@@ -94,7 +94,7 @@ class TrainedModel:
         if file is not None:
             tokens = self.encode(file.read_bytes(), f"text={file}")
             return TokenizedText(file.name, None, self.known_vocabulary().unit, tokens)
-        if split not in SPLITS:  # before a corpus is prepared in vain
+        if split not in SPLITS:  # checked before the corpus is prepared
             raise ValueError(f"split={split}: expected one of {', '.join(SPLITS)}")
         corpus = self.corpus()
         return TokenizedText(corpus.name, split, corpus.unit, corpus.tokens[split])
@@ -185,7 +185,7 @@ def inference_context(
     model.to(place, torch.float64 if precision == "64-true" else torch.float32)
     mixed = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}.get(precision)
     if mixed is not None:
-        for part in model.modules():  # autocast would round them anew in every product
+        for part in model.modules():  # otherwise autocast rounds them in every product
             if isinstance(part, torch.nn.Linear):
                 part.to(mixed)
     with torch.inference_mode(), torch.autocast(place.type, mixed, enabled=mixed is not None):

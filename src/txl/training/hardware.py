@@ -73,7 +73,7 @@ def _bfloat16_instructions() -> list[str]:
 def retain_freed_pages() -> None:
     """Make the C library reuse freed memory for the next tensor instead of returning it to the kernel.
 
-    Otherwise the kernel would map and zero the pages of every large tensor anew in each step. Does nothing
+    Otherwise the kernel maps and zeroes the pages of every large tensor again in each step. Does nothing
     without glibc, which alone has these settings.
     """
     library, largest = ctypes.CDLL(None), 2**31 - 1

@@ -11,7 +11,7 @@ from txl.training.hardware import resolve_attention, resolve_precision
 
 
 def network(config: Config, vocabulary: int) -> TransformerXL:
-    """Return the model that the settings describe, for a vocabulary of so many tokens."""
+    """Return the model that the settings describe, for a vocabulary of this size."""
     settings, length = config.trainer, config.training.segment_length
     key_length = length + config.training.memory_length
     position = functools.partial(component(config.position, "position"), key_length=key_length)

@@ -26,9 +26,9 @@ from txl.training.network import flops_per_target
 log = logging.getLogger(__name__)
 
 PLAIN_LINE_SECONDS = 10.0  # without a terminal, the least time between lines
+Record = Callable[[dict[str, Any]], None]
 
 # The attributes of `Monitor` that checkpoints hold, by name.
-Record = Callable[[dict[str, Any]], None]
 STORED = ("steps", "tokens", "seconds", "validating", "loss_sum", "loss_count", "steps_before")
 
 
