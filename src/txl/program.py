@@ -3,7 +3,8 @@
 import inspect
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 
@@ -29,19 +30,23 @@ def command(
         full_error = os.environ.get("HYDRA_FULL_ERROR", "0")
         script = os.path.abspath(inspect.getfile(task))
 
+        @contextmanager
+        def short_errors() -> Iterator[None]:
+            try:
+                yield
+            except (HydraException, *MISTAKES) as error:
+                if full_error == "1":
+                    raise
+                sys.exit(f"error: {one_line(error, config_path, config_name)}")
+
         @wraps(task)
         def job(settings: DictConfig) -> float | None:
             if in_sweep():
                 from txl.sweeps.worker import run_job  # which needs torch
 
                 return run_job(settings, script)
-            try:
+            with short_errors():  # Hydra would print all overrides before the error
                 task(settings)
-            except MISTAKES as error:
-                if full_error == "1":
-                    raise
-                # Hydra would print all overrides before the error.
-                sys.exit(f"error: {one_line(error, config_path, config_name)}")
             return None
 
         composed = hydra.main(version_base="1.3", config_path=str(config_path), config_name=config_name)(job)
@@ -54,13 +59,10 @@ def command(
                     stream.reconfigure(errors="replace")
             os.environ["HYDRA_FULL_ERROR"] = "1"  # let Hydra raise its errors instead of printing them
             try:
-                sys.argv[1:] = resumed(flags_first(resolve_ablation(sys.argv[1:])))
-                check_command(sys.argv[1:])
-                composed()
-            except (HydraException, *MISTAKES) as error:
-                if full_error == "1":
-                    raise
-                sys.exit(f"error: {one_line(error, config_path, config_name)}")
+                with short_errors():
+                    sys.argv[1:] = resumed(flags_first(resolve_ablation(sys.argv[1:])))
+                    check_command(sys.argv[1:])
+                    composed()
             finally:
                 os.environ["HYDRA_FULL_ERROR"] = full_error
 

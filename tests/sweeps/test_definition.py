@@ -271,7 +271,7 @@ MISTAKES = {
         "title: A table\n",
         WITH_EVALUATION.replace("together", "toghether"),
     ): "there is no setting evaluation.toghether; did you mean",
-    ("title: A", "titel: A"): "there is no key titel; did you mean title?",
+    ("title: A", "titel: A"): "there is no setting titel; did you mean title?",
     ("source: us\n", ""): "source is missing",
     ("[valid, best]", "[valid, best, bets]"): "measures: measure 'bets' is not one of valid, test,",
     ("{best: 3}", "{valdi: 3}"): "rows.two: there is no measure valdi; did you mean valid?",
@@ -284,7 +284,7 @@ MISTAKES = {
     (
         "overrides: [seed=1]",
         "overides: [seed=1]",
-    ): "rows.one: there is no key overides; did you mean overrides",
+    ): "rows.one: there is no setting overides; did you mean overrides",
     ("label: One, ", ""): "rows.one: label is missing",
     ("loss: Full, o", "o"): "rows.one: loss is missing: it is a column",
     ("loss: Full, o", "loss: yes, o"): "rows.one: loss: True is not a text; write it in quotes",

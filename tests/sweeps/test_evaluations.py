@@ -196,7 +196,7 @@ MEASURES = """
 from pathlib import Path
 from txl.sweeps.evaluations import SweepEvaluation, run_evaluations
 
-run_evaluations(Path("sweep"), [SweepEvaluation("speed", "speed", [], [], {words})])
+run_evaluations(Path("sweep"), [SweepEvaluation("speed", "evaluations/speed", [], {words})])
 """
 # So small that it takes little, and so many rounds that it does not end by itself in time.
 ENDLESS = [*SMALL_SPEED, "attention_length=[24]", "rounds=300000"]
@@ -243,7 +243,7 @@ def test_ctrl_c_ends_a_sweep_though_its_verb_does_not_listen(tmp_path, monkeypat
 
     began, asking = time.monotonic(), threading.Thread(target=interrupt)
     asking.start()
-    two = [SweepEvaluation("speed", name, [], [], []) for name in ("first", "second")]
+    two = [SweepEvaluation("speed", f"evaluations/{name}", [], []) for name in ("first", "second")]
     assert run_evaluations(tmp_path, two) == (["interrupted", "to do"], signal.SIGINT)
     asking.join()
     assert time.monotonic() - began < 60

@@ -118,7 +118,7 @@ def streams_of(
 ) -> Streams:
     """Return the streams of one split, or of its first `tokens` tokens."""
     section, options = reading.section, reading.stream_options
-    if reading.has_border:
+    if reading.streams in ("documents", "sentences"):
         try:
             options["border"] = corpus.vocabulary.encode(reading.border.encode()).tolist()
         except ValueError as error:

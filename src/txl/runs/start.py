@@ -70,13 +70,16 @@ def start_run(
         run.write()
         if received := processes.run_together(command, ranks, output, poll):
             raise SystemExit(128 + received)
-    except SystemExit as end:
-        name = signal.Signals(int(end.code or 0) - 128).name
-        record_outcome(run.directory, "interrupted", f"stopped by {name}")
-        raise
-    except processes.ProcessError as error:
+    except (processes.ProcessError, SystemExit) as error:
         # When one process is killed, the others fail because of it, and record that.
-        record_outcome(run.directory, "failed", str(error), replace=error.killed)
+        record_outcome(run.directory, *ending(error), replace=getattr(error, "killed", False))
         raise
     finally:
         run.held.close()
+
+
+def ending(error: processes.ProcessError | SystemExit) -> tuple[str, str]:
+    """Return the status of a run whose processes ended with an error, and the reason."""
+    if isinstance(error, SystemExit):
+        return "interrupted", f"stopped by {signal.Signals(int(error.code or 0) - 128).name}"
+    return "failed", str(error)

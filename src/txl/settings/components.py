@@ -7,13 +7,12 @@ import functools
 import importlib
 import inspect
 from collections.abc import Callable
-from dataclasses import fields, make_dataclass
+from dataclasses import make_dataclass
 from typing import Any, get_type_hints
 
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
-from txl.settings.errors import ConfigError, nearest, readable
+from txl.settings.errors import ConfigError, nearest, typed
 
 # The arguments of each group's target that the program supplies.
 SUPPLIED = {
@@ -67,11 +66,7 @@ def component(group: Any, name: str) -> Callable[..., Any]:
             raise ConfigError(f"{name}.{key} is missing; {attribute} needs it")
     hints = get_type_hints(target.__init__ if inspect.isclass(target) else target)
     schema = make_dataclass(attribute, [(key, hints.get(key, Any)) for key in settings])
-    try:
-        typed: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), settings))
-    except OmegaConfBaseException as error:
-        raise readable(error, name) from error
-    return functools.partial(target, **{field.name: getattr(typed, field.name) for field in fields(typed)})
+    return functools.partial(target, **vars(typed(schema, settings, name)))
 
 
 def check_given(settings: DictConfig) -> None:

@@ -1,13 +1,10 @@
 """Composes `conf/` with overrides, as the command line of `train.py` does."""
 
 from pathlib import Path
-from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from omegaconf import DictConfig, OmegaConf
-
-from txl.records.files import flatten
+from omegaconf import DictConfig
 
 CONF = Path(__file__).parents[3] / "conf"  # in the checkout that the package is installed from
 
@@ -26,12 +23,6 @@ def composed(overrides: list[str], config_path: Path = CONF, config_name: str = 
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(config_path), version_base="1.3"):
         return compose(config_name, overrides)
-
-
-def all_keys(config_path: Path, config_name: str) -> list[str]:
-    """Return the dotted names of all default settings, and the groups."""
-    tree: Any = OmegaConf.to_container(composed([], config_path, config_name))
-    return [*flatten(tree), *groups(config_path)]
 
 
 def groups(config_path: Path) -> list[str]:

@@ -5,10 +5,13 @@ import re
 from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
 from pathlib import Path
+from typing import Any
 
+from omegaconf import OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
-from txl.settings.compose import all_keys, groups
+from txl.records.files import flatten
+from txl.settings.compose import composed, groups
 
 MISTAKES = (OmegaConfBaseException, ValueError, OSError)  # in the input: reported in one line
 
@@ -29,17 +32,27 @@ def nearest(key: str, allowed: Iterable[str], prefix: str = "") -> str:
     return "; there are " + ", ".join(dotted + name for name in sorted(names))
 
 
-def readable(error: Exception, prefix: str = "") -> ConfigError:
-    """Convert OmegaConf's error to one line: the key, the mistake, similar names."""
-    key = getattr(error, "full_key", None) or ""
-    reason = str(error).splitlines()[0]
-    if isinstance(error, (ConfigKeyError, ConfigAttributeError)):
-        kind = getattr(error, "object_type", None)
-        names = [field.name for field in fields(kind)] if is_dataclass(kind) else []
-        section, _, last = key.rpartition(".")
-        return ConfigError(f"there is no setting {key}{nearest(last, names, section)}")
-    key = ".".join(part for part in (prefix, key) if part)
-    return ConfigError(f"{key}: {reason}" if key else reason)
+def typed(kind: type, settings: Any, prefix: str = "") -> Any:
+    """Return settings as an object of a dataclass.
+
+    Raises:
+        ConfigError: an unknown key, with similar names; a missing key, or a wrong type.
+    """
+    try:
+        merged = OmegaConf.merge(OmegaConf.structured(kind), settings)
+        if missing := sorted(OmegaConf.missing_keys(merged)):
+            raise ConfigError(f"{missing[0]} is missing")
+        return OmegaConf.to_object(merged)
+    except OmegaConfBaseException as error:
+        key = error.full_key or ""
+        if isinstance(error, (ConfigKeyError, ConfigAttributeError)):
+            known = error.object_type
+            names = [field.name for field in fields(known)] if is_dataclass(known) else []
+            section, _, last = key.rpartition(".")
+            raise ConfigError(f"there is no setting {key}{nearest(last, names, section)}") from error
+        place = ".".join(filter(None, (prefix, key)))
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"{place}: {reason}" if place else reason) from error
 
 
 def one_line(error: Exception, config_path: Path, config_name: str) -> str:
@@ -47,7 +60,8 @@ def one_line(error: Exception, config_path: Path, config_name: str) -> str:
     text = str(error) or str(error.__cause__)
     override = re.search(r"Could not override '([^']+)'", text)
     if override:
-        keys = all_keys(config_path, config_name)
+        tree: Any = OmegaConf.to_container(composed([], config_path, config_name))
+        keys = [*flatten(tree), *groups(config_path)]
         return f"there is no setting {override[1]}{nearest(override[1].lstrip('+~'), keys)}"
     option = re.search(r"Could not (?:find|load) '([^']+)/([^'/]*)'", text)
     if option:

@@ -11,12 +11,11 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import DictConfig
 
 from txl import data  # which imports torch only when a stream is asked for
 from txl.settings.components import SUPPLIED, check_given, component
-from txl.settings.errors import ConfigError, readable
+from txl.settings.errors import ConfigError, typed
 
 
 @dataclass
@@ -58,10 +57,6 @@ class ReadingSettings:
                 f"{section}.streams=shuffled has nothing to remember from segment to segment, but "
                 f"{section}.memory_length={self.memory_length}; use memory_length=0, or streams=ordered"
             )
-
-    @property
-    def has_border(self) -> bool:
-        return self.streams in ("documents", "sentences")
 
     @property
     def stream_options(self) -> dict[str, Any]:
@@ -264,10 +259,7 @@ def check(settings: DictConfig) -> Config:
         ConfigError: an unknown key, a wrong type, a value out of range or sizes that do not fit.
     """
     check_given(settings)
-    try:
-        config: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), settings))
-    except OmegaConfBaseException as error:
-        raise readable(error) from error
+    config = typed(Config, settings)
     for group in SUPPLIED.keys() - {"logger"}:
         component(getattr(config, group), group)
     for name, logger in config.logger.items():

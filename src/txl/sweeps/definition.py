@@ -5,25 +5,20 @@ the measures to show. `ablations/README.md` explains the keys. Any mistake is a 
 """
 
 import re
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from txl.report.measures import measures_for, metric_for
 from txl.settings.compose import CONF
-from txl.settings.errors import ConfigError, nearest, readable
+from txl.settings.errors import MISTAKES, ConfigError, nearest, typed
 
 ABLATIONS = CONF.parent / "ablations"
 SCALES = ("laptop", "paper")
-VERBS = (
-    "recl",
-    "attention",
-    "speed",
-)  # that measure a sweep's models once they are trained; speed needs none
+VERBS = ("recl", "attention", "speed")  # that measure trained models; speed needs none
 
 
 @dataclass
@@ -100,20 +95,20 @@ class Ablation:
             if name not in self.table["rows"]:
                 raise ConfigError(f"{self.name} has no row {name}{nearest(name, self.jobs)}")
             if name not in self.jobs:
-                raise ConfigError(f"{self.name}: the row {name} is not run: {self._why_not(name)}")
+                reason = f"it has no overrides at scale={self.scale}, only published numbers"
+                if other := self.table["rows"][name].get("same_run"):
+                    reason = f"its numbers are of the run of {other}; choose that row"
+                raise ConfigError(f"{self.name}: the row {name} is not run: {reason}")
         return {name: overrides for name, overrides in self.jobs.items() if name in rows}
-
-    def _why_not(self, name: str) -> str:
-        row = self.table["rows"][name]
-        if "same_run" in row:
-            return f"its numbers are of the run of {row['same_run']}; choose that row"
-        return f"it has no overrides at scale={self.scale}, only published numbers"
 
 
 def names(folder: Path = ABLATIONS) -> list[str]:
     """Return the names of the tables and figures in natural order: table2 before table10."""
-    found = (path.stem for path in folder.glob("*.yaml"))
-    return sorted(found, key=lambda name: [int(part) if part.isdigit() else part for part in _parts(name)])
+
+    def parts(name: str) -> list[str | int]:
+        return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+
+    return sorted((path.stem for path in folder.glob("*.yaml")), key=parts)
 
 
 def read(name: str, scale: str = "laptop", folder: Path = ABLATIONS) -> Ablation:
@@ -127,11 +122,9 @@ def read(name: str, scale: str = "laptop", folder: Path = ABLATIONS) -> Ablation
         raise ConfigError(f"there is no ablation {name} in {folder}{nearest(name, names(folder))}")
     try:
         # Through plain data, because an ablation has no interpolations and its dots are dots.
-        content = OmegaConf.to_container(OmegaConf.load(path))
-        return _read(name, scale, content)
-    except (ConfigError, OmegaConfBaseException, YAMLError, OSError) as error:
-        reason = str(error) if isinstance(error, ConfigError) else " ".join(str(error).split())
-        raise ConfigError(f"{path.name}: {reason}") from error
+        return _read(name, scale, OmegaConf.to_container(OmegaConf.load(path)))
+    except (*MISTAKES, YAMLError) as error:
+        raise ConfigError(f"{path.name}: {' '.join(str(error).split())}") from error
 
 
 def last_of_each(overrides: list[str]) -> list[str]:
@@ -145,7 +138,9 @@ def last_of_each(overrides: list[str]) -> list[str]:
 
 
 def _read(name: str, scale: str, content: Any) -> Ablation:
-    file = _typed(_File, content)
+    if not isinstance(content, dict):
+        raise ConfigError(f"expected a mapping, not {content}")
+    file = typed(_File, content)
     for key in file.scales:
         _known("scale", key, SCALES)
     _known("scale", scale, file.scales)
@@ -180,10 +175,13 @@ def _evaluation(spec: _Evaluation, scale: str, file: _File) -> dict[str, Any]:
     _known("verb", spec.verb, VERBS)
     if spec.together is not None:
         _known("column", spec.together, file.columns)
-    kept = {"verb": spec.verb, "together": spec.together, "figures": spec.figures}
-    return {key: value for key, value in kept.items() if value is not None} | {
-        "settings": list(getattr(spec, scale))
+    kept = {
+        "verb": spec.verb,
+        "together": spec.together,
+        "figures": spec.figures,
+        "settings": getattr(spec, scale),
     }
+    return {key: value for key, value in kept.items() if value is not None}
 
 
 def _row(name: str, given: Any, scale: str, file: _File) -> dict[str, Any]:
@@ -191,8 +189,10 @@ def _row(name: str, given: Any, scale: str, file: _File) -> dict[str, Any]:
         raise ConfigError("a row's name has only a to z, 0 to 9 and _")
     if not isinstance(given, dict):
         raise ConfigError("a row is a mapping, with a label at least")
+    for key in given:
+        _known("setting", key, [*_Row.__dataclass_fields__, *file.columns])
     columns = {key: value for key, value in given.items() if key in file.columns}
-    row = _typed(_Row, {key: value for key, value in given.items() if key not in columns}, list(file.columns))
+    row = typed(_Row, {key: value for key, value in given.items() if key not in columns})
     for column in file.columns:
         if row.same_run is None and column not in columns:
             raise ConfigError(f"{column} is missing: it is a column")
@@ -208,36 +208,21 @@ def _row(name: str, given: Any, scale: str, file: _File) -> dict[str, Any]:
         raise ConfigError(f"a row with same_run={row.same_run} has no overrides: it is not run itself")
     if (row.same_run is None) != (row.at_attention_length is None) and not file.evaluation:
         raise ConfigError("same_run and at_attention_length belong together: one of them is missing")
-    kept = {"label": row.label, **columns, "published": row.published}
-    if row.overrides is not None or own is not None:
-        kept["overrides"] = [*(row.overrides or []), *(own or [])]
-    more = {"same_run": row.same_run}
-    if row.at_attention_length is not None:
-        if scale not in row.at_attention_length:
-            raise ConfigError(f"at_attention_length.{scale} is missing")
-        more["at_attention_length"] = row.at_attention_length[scale]
-    return kept | {key: value for key, value in more.items() if value is not None}
-
-
-def _typed(kind: Any, given: Any, more_keys: list[str] | None = None) -> Any:
-    if not isinstance(given, dict):
-        raise ConfigError(f"expected a mapping, not {given}")
-    known = {field.name: field for field in fields(kind)}
-    for key in given:
-        _known("key", str(key), [*known, *(more_keys or [])])
-    for key, about in known.items():
-        if key not in given and about.default is MISSING and about.default_factory is MISSING:
-            raise ConfigError(f"{key} is missing")
-    try:
-        return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(kind), given))
-    except OmegaConfBaseException as error:
-        raise readable(error) from error
+    lengths = row.at_attention_length
+    if lengths is not None and scale not in lengths:
+        raise ConfigError(f"at_attention_length.{scale} is missing")
+    is_run = row.overrides is not None or own is not None
+    kept = {
+        "label": row.label,
+        **columns,
+        "published": row.published,
+        "overrides": [*(row.overrides or []), *(own or [])] if is_run else None,
+        "same_run": row.same_run,
+        "at_attention_length": lengths and lengths[scale],
+    }
+    return {key: value for key, value in kept.items() if value is not None}
 
 
 def _known(what: str, name: str, allowed: Any) -> None:
     if name not in allowed:
         raise ConfigError(f"there is no {what} {name}{nearest(name, allowed)}")
-
-
-def _parts(name: str) -> list[str]:
-    return re.split(r"(\d+)", name)

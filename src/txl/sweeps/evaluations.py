@@ -9,9 +9,9 @@ repeated unless a model was trained again since.
 import json
 import os
 import re
-import signal
 import sys
 import time
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from txl.records.files import write_atomically
 from txl.records.results import read_results, read_status, utc_now
 from txl.report.evaluations import EVALUATION, result_of
 from txl.report.measures import best_attention, metric_for, trained_attention
+from txl.runs.start import ending
 from txl.sweeps.worker import SweepStop, modification_time, stop_order
 from txl.terminal import console
 
@@ -33,31 +34,17 @@ class SweepEvaluation:
     """One call of a verb.
 
     Attributes:
+        directory: of its files, relative to the sweep's.
         jobs: the run directories of its models, relative to the sweep's; none if it needs no trained model.
         settings: `key=value` words for the verb.
         figures: stems of those that the report shows; `None` for all.
     """
 
     verb: str
-    name: str
-    rows: list[str]
+    directory: str
     jobs: list[str]
     settings: list[str]
     figures: list[str] | None = None
-
-    @property
-    def directory(self) -> str:
-        """Relative to the sweep's."""
-        return f"evaluations/{self.name}"
-
-    def described(self) -> dict[str, Any]:
-        return {
-            "verb": self.verb,
-            "directory": self.directory,
-            "jobs": self.jobs,
-            "settings": self.settings,
-            "figures": self.figures,
-        }
 
     def words(self, sweep: Path) -> list[str]:
         """Return the arguments of the verb beside models and paths.
@@ -67,35 +54,31 @@ class SweepEvaluation:
         """
         if self.verb != "recl":
             return self.settings
-        lengths = [attention_length(read_results(sweep / job)) for job in self.jobs]
-        listed = ",".join(map(str, lengths))
-        return [f"names=[{','.join(self.rows)}]", f"attention_length=[{listed}]", *self.settings]
+        names = ",".join(job.partition("/")[0] for job in self.jobs)
+        lengths = ",".join(str(attention_length(read_results(sweep / job))) for job in self.jobs)
+        return [f"names=[{names}]", f"attention_length=[{lengths}]", *self.settings]
 
     def command(self, sweep: Path) -> list[str]:
         """Return the command line. The models are our own, so that their code may be imported."""
         place = Path(os.path.relpath(sweep))  # so that the results name no path of this machine
         models = [os.path.join(".", place, job) for job in self.jobs]
-        folder = place / self.directory
-        out = result_of(folder, self.verb) if self.verb == "speed" else folder
-        return [
-            *(sys.executable, "-m", "txl", self.verb, *models, *self.words(sweep)),
-            *("trust=true", f"out={out}"),
-        ]
+        out = place / self.directory
+        out = result_of(out, self.verb) if self.verb == "speed" else out
+        program = [sys.executable, "-m", "txl", self.verb]
+        return [*program, *models, *self.words(sweep), "trust=true", f"out={out}"]
 
     def is_done(self, sweep: Path) -> bool:
         """Return whether there is a result of these settings and of the models as they are now."""
         folder = sweep / self.directory
-        result, outcome = modification_time(result_of(folder, self.verb)), read_outcome(folder)
-        trained = [
-            modification_time(path)
-            for job in self.jobs
-            for path in (sweep / job / "checkpoints").glob("*.ckpt")
-        ]
-        return (
-            outcome.get("status") == "completed"
-            and (outcome.get("jobs"), outcome.get("words")) == (self.jobs, self.words(sweep))
-            and result >= max(trained, default=1)
-        )
+        done = {"status": "completed", "jobs": self.jobs, "words": self.words(sweep)}
+        try:
+            outcome = json.loads((folder / EVALUATION).read_text("utf-8"))
+            same = outcome == outcome | done
+        except (FileNotFoundError, ValueError, TypeError):  # missing or damaged
+            same = False
+        checkpoints = [path for job in self.jobs for path in (sweep / job / "checkpoints").glob("*.ckpt")]
+        trained = max(map(modification_time, checkpoints), default=1)
+        return same and modification_time(result_of(folder, self.verb)) >= trained
 
     def missing(self, sweep: Path) -> str | None:
         """Return a message about the first model that is not trained."""
@@ -111,15 +94,6 @@ def attention_length(results: dict[str, Any]) -> int | None:
     return trained_attention(results) if best is None or best != best else int(best)
 
 
-def read_outcome(folder: Path) -> dict[str, Any]:
-    """Return `evaluation.json`; empty if it is missing or damaged."""
-    try:
-        outcome = json.loads((folder / EVALUATION).read_text("utf-8"))
-    except (FileNotFoundError, ValueError):
-        return {}
-    return outcome if isinstance(outcome, dict) else {}
-
-
 def evaluations_of(table: dict[str, Any] | None, jobs: list[dict[str, Any]]) -> list[SweepEvaluation]:
     """Return the evaluations of a sweep: one for each seed and each group of rows, or each single row.
 
@@ -127,31 +101,23 @@ def evaluations_of(table: dict[str, Any] | None, jobs: list[dict[str, Any]]) -> 
         table: of the ablation; `None` for an ordinary sweep.
         jobs: as in `sweep.json`.
     """
-    definition = (table or {}).get("evaluation")
-    if table is None or definition is None:
+    if table is None or "evaluation" not in table:
         return []
-    if definition["verb"] == "speed":
-        return [SweepEvaluation("speed", "speed", [], [], definition["settings"])]
-    groups: dict[tuple[str, int], list[dict[str, Any]]] = {}
-    for row in table["rows"]:  # in the table's order
-        group = (
-            f"{definition['together']}-{table['rows'][row][definition['together']]}"
-            if "together" in definition
-            else row
-        )
+    definition = table["evaluation"]
+    verb, settings = definition["verb"], definition["settings"]
+    together, figures = definition.get("together"), definition.get("figures")
+    if verb == "speed":
+        return [SweepEvaluation(verb, "evaluations/speed", [], settings)]
+    groups: dict[str, list[str]] = defaultdict(list)
+    for name, row in table["rows"].items():  # in the table's order
+        group = f"{together}-{row[together]}" if together else name
         for job in jobs:
-            if job["row"] == row:
-                groups.setdefault((group, job["seed"]), []).append(job)
+            if job["row"] == name:
+                groups[f"{verb}-{group}-seed{job['seed']}"].append(job["directory"])
+    unsafe = "[^A-Za-z0-9.+_-]+"
     return [
-        SweepEvaluation(
-            definition["verb"],
-            re.sub(r"[^A-Za-z0-9.+_-]+", "_", f"{definition['verb']}-{group}-seed{seed}"),
-            [job["row"] for job in of],
-            [job["directory"] for job in of],
-            definition["settings"],
-            definition.get("figures"),
-        )
-        for (group, seed), of in groups.items()
+        SweepEvaluation(verb, f"evaluations/{re.sub(unsafe, '_', name)}", members, settings, figures)
+        for name, members in groups.items()
     ]
 
 
@@ -164,15 +130,12 @@ def run_evaluations(sweep: Path, evaluations: list[SweepEvaluation]) -> tuple[li
     statuses = []
     with SweepStop(sweep) as stop:
         for one in evaluations:
-            missing = one.missing(sweep)
-            if stop.received or missing:
-                statuses.append("to do")
-                if missing:
-                    _print(one, f"not run: {missing}", "red")
-            elif one.is_done(sweep):
-                statuses.append("completed")
-            else:
-                statuses.append(_run(one, sweep))
+            status = "to do"
+            if missing := one.missing(sweep):
+                _print(one, f"not run: {missing}", "red")
+            elif not stop.received:
+                status = "completed" if one.is_done(sweep) else _run(one, sweep)
+            statuses.append(status)
     return statuses, stop.received
 
 
@@ -181,13 +144,16 @@ def _run(one: SweepEvaluation, sweep: Path) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / EVALUATION).unlink(missing_ok=True)
     status, error = "completed", None
-    with (folder / "console.log").open("a", encoding="utf-8") as output, _spinner(one):
+    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
+    hidden = not console.is_terminal or console.is_dumb_terminal
+    spinner = Progress(*columns, console=console, transient=True, disable=hidden)
+    spinner.add_task(f"txl {one.verb} {' '.join(one.jobs)}", total=None)
+    with (folder / "console.log").open("a", encoding="utf-8") as output, spinner:
         try:
             run_together(one.command(sweep), [{}], output, lambda: stop_order(sweep), GRACE_SECONDS)
-        except ProcessError as failure:
-            status, error = "failed", str(failure).removeprefix("error: ")
-        except SystemExit as end:
-            status, error = "interrupted", f"stopped by {signal.Signals(int(end.code or 0) - 128).name}"
+        except (ProcessError, SystemExit) as end:
+            status, error = ending(end)
+            error = error.removeprefix("error: ")
     seconds = time.monotonic() - began
     described = {
         "schema": 1,
@@ -205,14 +171,6 @@ def _run(one: SweepEvaluation, sweep: Path) -> str:
     else:
         _print(one, f"done after {seconds:.0f} s")
     return status
-
-
-def _spinner(one: SweepEvaluation) -> Progress:
-    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
-    shown = console.is_terminal and not console.is_dumb_terminal
-    bar = Progress(*columns, console=console, transient=True, disable=not shown)
-    bar.add_task(f"txl {one.verb} {' '.join(one.jobs)}", total=None)
-    return bar
 
 
 def _print(one: SweepEvaluation, text: str, style: str = "") -> None:

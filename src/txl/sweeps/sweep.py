@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -173,9 +174,7 @@ def begin(directory: Path, jobs: list[Job], described: dict[str, Any], earlier: 
     statuses = [job.check_directory(directory / job.directory) for job in jobs]
     if described["table"]:
         described["table"] = with_missing_rows(described["jobs"], described["table"], earlier.get("table"))
-    described["evaluations"] = [
-        one.described() for one in evaluations_of(described["table"], described["jobs"])
-    ]
+    described["evaluations"] = [asdict(one) for one in evaluations_of(described["table"], described["jobs"])]
     todo = [
         job for job, status in zip(jobs, statuses, strict=True) if status != "completed" and not job.error
     ]
