@@ -7,9 +7,9 @@ before any work begins.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, get_type_hints
 
 from omegaconf import DictConfig
 
@@ -17,9 +17,29 @@ from txl import data  # which imports torch only when a stream is asked for
 from txl.settings.components import SUPPLIED, check_given, component
 from txl.settings.errors import ConfigError, typed
 
+POSITIVE = "positive", lambda value: value > 0
+NOT_NEGATIVE = "0 or more", lambda value: value >= 0
+
+
+def one_of(*names: str) -> tuple[str, Callable[[str], bool]]:
+    return f"one of {', '.join(names)}", names.__contains__
+
+
+class Section:
+    """Settings whose annotations hold checks: the expected value in words, and a function that tests it."""
+
+    section: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        for key, hint in get_type_hints(type(self), include_extras=True).items():
+            for expected, is_valid in getattr(hint, "__metadata__", ()):
+                value = getattr(self, key)
+                if value is not None and not is_valid(value):
+                    raise ConfigError(f"{self.section}.{key}={value} must be {expected}")
+
 
 @dataclass
-class ReadingSettings:
+class ReadingSettings(Section):
     """How a text is read.
 
     Attributes:
@@ -29,27 +49,18 @@ class ReadingSettings:
         border: a backslash and an n stand for a newline, for the command line.
     """
 
-    section: ClassVar[str]
-
-    batch_size: int
-    segment_length: int
-    memory_length: int
-    attention_length: int | None
-    loss: str
-    streams: str
+    batch_size: Annotated[int, POSITIVE]
+    segment_length: Annotated[int, POSITIVE]
+    memory_length: Annotated[int, NOT_NEGATIVE]
+    attention_length: Annotated[int | None, POSITIVE]
+    loss: Annotated[str, one_of("full", "half")]
+    streams: Annotated[str, one_of(*data.POLICIES)]
     border: str
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         section = self.section
         self.border = data.border_text(self.border)
-        _check(
-            section,
-            self,
-            positive=("batch_size", "segment_length", "attention_length"),
-            not_negative=("memory_length",),
-            loss=("full", "half"),
-            streams=data.POLICIES,
-        )
         if self.loss == "half" and self.segment_length % 2:
             raise ConfigError(f"{section}: half loss needs an even segment_length, not {self.segment_length}")
         if self.streams == "shuffled" and self.memory_length:
@@ -92,11 +103,10 @@ class TrainingSettings(ReadingSettings):
 
     random_start: bool
     variable_length: bool
-    batch_chunks: int
+    batch_chunks: Annotated[int, POSITIVE]
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check("training", self, positive=("batch_chunks",))
         if self.random_start and self.streams != "ordered":
             raise ConfigError(
                 f"training.random_start=true needs training.streams=ordered, not {self.streams}"
@@ -123,16 +133,14 @@ class EvaluationSettings(ReadingSettings):
 
     section = "evaluation"
 
-    clamp_length: int | None
-    stride: int | None
+    clamp_length: Annotated[int | None, POSITIVE]
+    stride: Annotated[int | None, POSITIVE]
     attention_lengths: list[int]
-    attention_stride: int
-    attention_tokens: int | None
+    attention_stride: Annotated[int, POSITIVE]
+    attention_tokens: Annotated[int | None, POSITIVE]
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive = ("clamp_length", "stride", "attention_stride", "attention_tokens")
-        _check("evaluation", self, positive)
         if self.stride is not None and (self.loss == "half" or self.stride > self.segment_length):
             raise ConfigError(
                 f"evaluation.stride={self.stride} needs evaluation.loss=full, not {self.loss}, and an "
@@ -168,7 +176,7 @@ class EvaluationSettings(ReadingSettings):
 
 
 @dataclass
-class TrainerSettings:
+class TrainerSettings(Section):
     """Hardware, length and intervals of the training.
 
     Attributes:
@@ -176,40 +184,30 @@ class TrainerSettings:
         attention: "auto", or a key of `txl.model.transformer.ATTENTION_BACKENDS`.
     """
 
-    accelerator: str
-    strategy: str
-    devices: int | None
-    num_nodes: int
-    precision: str
+    section = "trainer"
+
+    accelerator: Annotated[str, one_of("auto", "cpu", "gpu")]
+    strategy: Annotated[str, one_of("single", "ddp", "fsdp")]
+    devices: Annotated[int | None, POSITIVE]
+    num_nodes: Annotated[int, POSITIVE]
+    precision: Annotated[str, one_of("auto", "32-true", "bf16-mixed", "16-mixed")]
     recompute: bool
-    attention: str
+    attention: Annotated[str, one_of("auto", "plain", "blocked", "flex")]
     compile: bool
-    max_steps: int
-    gradient_clip: float | None
-    validate_every: int
-    log_every: int
-    max_loss_rise: float | None
-    peak_flops: float | None
-    train_batches: int | None
-    evaluation_batches: int | None
-    profile_steps: int
-    checkpoint_every: int
-    keep_every: int | None
+    max_steps: Annotated[int, POSITIVE]
+    gradient_clip: Annotated[float | None, POSITIVE]
+    validate_every: Annotated[int, POSITIVE]
+    log_every: Annotated[int, POSITIVE]
+    max_loss_rise: Annotated[float | None, POSITIVE]
+    peak_flops: Annotated[float | None, POSITIVE]
+    train_batches: Annotated[int | None, POSITIVE]
+    evaluation_batches: Annotated[int | None, POSITIVE]
+    profile_steps: Annotated[int, NOT_NEGATIVE]
+    checkpoint_every: Annotated[int, POSITIVE]
+    keep_every: Annotated[int | None, POSITIVE]
 
     def __post_init__(self) -> None:
-        intervals = ("validate_every", "log_every", "checkpoint_every", "keep_every")
-        batches = ("train_batches", "evaluation_batches")
-        limits = ("max_steps", "gradient_clip", "max_loss_rise", "peak_flops", "devices", "num_nodes")
-        _check(
-            "trainer",
-            self,
-            positive=(*intervals, *batches, *limits),
-            not_negative=("profile_steps",),
-            accelerator=("auto", "cpu", "gpu"),
-            strategy=("single", "ddp", "fsdp"),
-            precision=("auto", "32-true", "bf16-mixed", "16-mixed"),
-            attention=("auto", "plain", "blocked", "flex"),
-        )
+        super().__post_init__()
         if self.strategy == "single" and (self.devices != 1 or self.num_nodes != 1):
             raise ConfigError(
                 f"trainer.strategy=single is one process, not trainer.devices={self.devices} on "
@@ -218,16 +216,15 @@ class TrainerSettings:
 
 
 @dataclass
-class SampleSettings:
+class SampleSettings(Section):
     """The text that the trained model generates at the end."""
 
-    prompt_tokens: int
-    tokens: int
-    temperature: float
-    top_k: int | None
+    section = "sample"
 
-    def __post_init__(self) -> None:
-        _check("sample", self, positive=("prompt_tokens", "tokens", "top_k"), not_negative=("temperature",))
+    prompt_tokens: Annotated[int, POSITIVE]
+    tokens: Annotated[int, POSITIVE]
+    temperature: Annotated[float, NOT_NEGATIVE]
+    top_k: Annotated[int | None, POSITIVE]
 
 
 @dataclass
@@ -308,23 +305,3 @@ def check_lengths(config: Config, tokens: dict[str, int]) -> None:
             f"evaluation.segment_length={config.evaluation.segment_length} is longer than the data: no split "
             f"has more than {max(tokens.values()):,} tokens; use a smaller length or more text"
         )
-
-
-def _check(
-    section: str,
-    settings: Any,
-    positive: Iterable[str] = (),
-    not_negative: Iterable[str] = (),
-    **allowed: Collection[str],
-) -> None:
-    """Raise ConfigError unless the numbers are in range, or null, and the other values are allowed."""
-    ranges = {key: ("positive", lambda value: value > 0) for key in positive}
-    ranges |= {key: ("0 or more", lambda value: value >= 0) for key in not_negative}
-    for key, (expected, is_valid) in ranges.items():
-        value = getattr(settings, key)
-        if value is not None and not is_valid(value):
-            raise ConfigError(f"{section}.{key}={value} must be {expected}")
-    for key, names in allowed.items():
-        value = getattr(settings, key)
-        if value not in names:
-            raise ConfigError(f"{section}.{key}={value} must be one of {', '.join(names)}")
