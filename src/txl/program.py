@@ -15,10 +15,8 @@ from omegaconf import DictConfig
 from txl.launch.environment import check_command, in_sweep
 from txl.records.results import read_results
 from txl.settings.errors import MISTAKES, one_line
-from txl.settings.overrides import run_directory
+from txl.settings.overrides import quoted
 from txl.sweeps.arguments import row_overrides, sweep_overrides
-
-SWEEP_FLAGS = ("-m", "--multirun")
 
 
 def command(
@@ -60,7 +58,7 @@ def command(
             os.environ["HYDRA_FULL_ERROR"] = "1"  # let Hydra raise its errors instead of printing them
             try:
                 with short_errors():
-                    sys.argv[1:] = resumed(flags_first(resolve_ablation(sys.argv[1:])))
+                    sys.argv[1:] = resumed(resolve_ablation(sys.argv[1:]))
                     check_command(sys.argv[1:])
                     composed()
             finally:
@@ -72,14 +70,12 @@ def command(
 
 
 def resolve_ablation(words: list[str]) -> list[str]:
-    """Return a command line without what it says of an ablation, for the sweeper or of one row."""
-    return sweep_overrides(words) if any(word in SWEEP_FLAGS for word in words) else row_overrides(words)
-
-
-def flags_first(words: list[str]) -> list[str]:
-    """Return a command line with `-m` first: argparse takes no overrides on both sides of it."""
-    flags = [word for word in words if word in SWEEP_FLAGS]
-    return [*flags, *(word for word in words if word not in flags)]
+    """Return a command line with the ablation resolved: for our sweeper, or to the overrides of one row."""
+    flags = [word for word in words if word in ("-m", "--multirun")]
+    if not flags:
+        return row_overrides(words)
+    # `-m` comes first, because argparse takes no overrides on both sides of it.
+    return [*flags, *(word for word in sweep_overrides(words) if word not in flags)]
 
 
 def resumed(words: list[str]) -> list[str]:
@@ -95,4 +91,4 @@ def resumed(words: list[str]) -> list[str]:
     if not (directory / "results.json").is_file():
         raise ValueError(f"resume={directory} holds no run: there is no results.json in it")
     others = [word for word in words if not word.startswith("resume=")]
-    return [*read_results(directory)["overrides"], run_directory(directory), *others]
+    return [*read_results(directory)["overrides"], f"hydra.run.dir={quoted(directory)}", *others]

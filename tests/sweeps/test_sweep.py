@@ -100,7 +100,8 @@ class Sweeps:
 @pytest.fixture
 def run(tmp_path, monkeypatch) -> Sweeps:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("txl.sweeps.sweep.make_tables", lambda directory: None)
+    monkeypatch.setattr("txl.sweeps.sweep.write_tables", lambda directory: [])
+    monkeypatch.setattr("txl.sweeps.sweep.summary_of", lambda directory, width: "")
     (tmp_path / "mine.yaml").write_text(MINE, "utf-8")
     return Sweeps(tmp_path)
 

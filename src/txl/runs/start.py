@@ -15,7 +15,7 @@ from txl.launch.environment import started_elsewhere, world_size
 from txl.records.results import record_outcome
 from txl.runs import assemble
 from txl.runs.directory import RunDirectory
-from txl.settings.overrides import config_options, run_directory
+from txl.settings.overrides import config_options, quoted
 from txl.settings.schema import Config
 
 log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ def start_run(
         ProcessError, SystemExit: see `run_together`; SystemExit also if all ended well after a signal.
     """
     program = program or [os.path.abspath(sys.argv[0]), *config_options(sys.argv[1:])]
-    command = [sys.executable, *program, *run.results["overrides"], run_directory(run.directory)]
+    command = [sys.executable, *program, *run.results["overrides"], f"hydra.run.dir={quoted(run.directory)}"]
     world = world_size(config.trainer)
     port = str(find_free_network_port())
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(world), "NODE_RANK": "0"}

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
 
 CONFIG_OPTIONS = ("--config-dir", "-cd", "--config-name", "-cn", "--config-path", "-cp")
 
@@ -12,10 +11,6 @@ def quoted(value: object) -> str:
     # Of backslashes, Hydra reads only those before a quote and at the end as escapes.
     text = re.sub(r"(\\*)('|\Z)", lambda found: 2 * found[1] + ("\\'" if found[2] else ""), str(value))
     return f"'{text}'"
-
-
-def run_directory(directory: Path) -> str:
-    return f"hydra.run.dir={quoted(directory)}"
 
 
 def config_options(words: Sequence[str]) -> list[str]:

@@ -279,7 +279,7 @@ def check(settings: DictConfig) -> Config:
 
 
 def check_lengths(config: Config, tokens: dict[str, int]) -> None:
-    """Raise ConfigError unless the corpus, with so many tokens a split, is long enough for the lengths."""
+    """Raise ConfigError unless each split has enough tokens for the configured lengths."""
     training = config.training
     rows = 1 if training.streams == "shuffled" else training.batch_size
     per_row = (tokens["train"] - 1) // rows

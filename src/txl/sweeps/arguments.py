@@ -1,4 +1,4 @@
-"""What a command line says of an ablation: `+ablation=NAME ablation.rows=[…] ablation.reuse=DIR scale=…`.
+"""The arguments of an ablation: `+ablation=NAME ablation.rows=[…] ablation.reuse=DIR scale=…`.
 
 Hydra does not know these arguments: they are taken from the command line before Hydra sees it, and reach the
 sweeper as its setting `command`.
@@ -20,7 +20,7 @@ class SweepArguments:
     """A parsed command line.
 
     Attributes:
-        overrides: those that are for Hydra.
+        overrides: the words for Hydra.
         ablation: a name, or the path of a file; `None` for an ordinary sweep.
         reuse: the directory of another sweep, whose runs are linked where their settings are the same.
         dry_run: list the jobs and start nothing.
@@ -90,7 +90,7 @@ def ablation_of(arguments: SweepArguments) -> tuple[definition.Ablation, dict[st
     else:
         ablation = definition.read(name, scale)
     rows = ablation.jobs if arguments.rows is None else ablation.chosen(arguments.rows)
-    if not rows and not ablation.measures_only:
+    if not rows and (ablation.jobs or "evaluation" not in ablation.table):
         raise ConfigError(f"{ablation.name} has no row that is run at scale={scale}; see its file")
     return ablation, rows
 

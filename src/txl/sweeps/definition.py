@@ -68,11 +68,11 @@ class Ablation:
     """A table or figure at one scale.
 
     Attributes:
-        table: the file's content at this scale, of what JSON knows: `scales` holds this scale alone, a row
+        table: the file's content at this scale, as plain JSON data: `scales` holds this scale alone, a row
             has its own overrides in one list, or no such key if it is not run at this scale,
-            `at_attention_length` is this scale's, and so are the `settings` of its `evaluation`.
-        jobs: for each row that is run, in the table's order, all its overrides: the scale's, then its own,
-            each setting once.
+            `at_attention_length` and the `settings` of the `evaluation` are this scale's.
+        jobs: all overrides of each row that is run, in the table's order: the scale's, then its own, each
+            setting once.
     """
 
     name: str
@@ -80,16 +80,11 @@ class Ablation:
     table: dict[str, Any]
     jobs: dict[str, list[str]]
 
-    @property
-    def measures_only(self) -> bool:
-        """Whether it trains nothing, because its numbers do not depend on parameters."""
-        return not self.jobs and "evaluation" in self.table
-
     def chosen(self, rows: list[str]) -> dict[str, list[str]]:
         """Return the jobs of some rows, in the table's order.
 
         Raises:
-            ConfigError: a row that there is not, or that is not run.
+            ConfigError: an unknown row, or one that is not run.
         """
         for name in rows:
             if name not in self.table["rows"]:
@@ -154,10 +149,9 @@ def _read(name: str, scale: str, content: Any) -> Ablation:
     jobs = {}
     for row_name, given in file.rows.items():
         try:
-            table["rows"][row_name] = _row(row_name, given, scale, file)
+            row = table["rows"][row_name] = _row(row_name, given, scale, file)
         except ConfigError as error:
             raise ConfigError(f"rows.{row_name}: {error}") from error
-        row = table["rows"][row_name]
         if "overrides" in row:
             jobs[row_name] = last_of_each([*file.scales[scale].overrides, *row["overrides"]])
     try:
@@ -175,13 +169,9 @@ def _evaluation(spec: _Evaluation, scale: str, file: _File) -> dict[str, Any]:
     _known("verb", spec.verb, VERBS)
     if spec.together is not None:
         _known("column", spec.together, file.columns)
-    kept = {
-        "verb": spec.verb,
-        "together": spec.together,
-        "figures": spec.figures,
-        "settings": getattr(spec, scale),
-    }
-    return {key: value for key, value in kept.items() if value is not None}
+    given = vars(spec) | {"settings": getattr(spec, scale)}
+    kept = ("verb", "together", "figures", "settings")
+    return {key: given[key] for key in kept if given[key] is not None}
 
 
 def _row(name: str, given: Any, scale: str, file: _File) -> dict[str, Any]:

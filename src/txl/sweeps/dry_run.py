@@ -4,6 +4,7 @@ import json
 import os
 from pathlib import Path
 
+from omegaconf import OmegaConf
 from rich.text import Text
 
 from txl.runs.cost import describe
@@ -18,20 +19,17 @@ def plan(jobs: list[Job], evaluations: list[SweepEvaluation], sweep: Path) -> Te
     lines = [Text(f"{len(jobs)} jobs in {os.path.relpath(sweep)}" + (", all with" if shared else ""))]
     lines += [Text(f"    {' '.join(shared)}", "dim")] if shared else []
     width = max((len(job.row) for job in jobs), default=0)
-    operations, costs = 0.0, {}
+    operations = 0.0
+    costs: dict[str, tuple[str, float]] = {}
     for job in jobs:
         status = job.check_directory(sweep / job.directory)
-        text = f"seed {job.seed}  {status or 'to do'}"
-        if job.config is None:
-            text = f"seed {job.seed}  cannot run: {job.error}"
-        else:
+        text = f"cannot run: {job.error}"
+        if job.config is not None:
             key = json.dumps({**job.config, "seed": None}, sort_keys=True)  # seeds cost the same
-            if key not in costs:
-                costs[key] = cost_of(job)
-            cost, flops = costs[key]
+            cost, flops = costs[key] = costs.get(key) or cost_of(job)
             operations += flops if status != "completed" else 0.0
-            text += f"  {cost}"
-        lines.append(Text(f"{job.row:<{width}}  ", "bold") + Text(text))
+            text = f"{status or 'to do'}  {cost}"
+        lines.append(Text(f"{job.row:<{width}}  ", "bold") + Text(f"seed {job.seed}  {text}"))
         lines.append(Text(f"    {' '.join(word for word in job.overrides if word not in common)}", "dim"))
     for one in evaluations:
         lines.append(Text("then  ", "bold") + Text(f"txl {one.verb} {' '.join(one.jobs)}"))
@@ -43,9 +41,8 @@ def plan(jobs: list[Job], evaluations: list[SweepEvaluation], sweep: Path) -> Te
 def cost_of(job: Job) -> tuple[str, float]:
     """Return the cost of a job, as text and in training operations; 0 where it is unknown."""
     try:
-        cost = describe(job.settings)
+        cost = describe(OmegaConf.create(job.config))
     except (ValueError, OSError, ImportError) as error:
         return f"cost unknown: {error}", 0.0
-    return f"{cost['parameters']:,} parameters, {cost['training_flops']:.2e} operations", cost[
-        "training_flops"
-    ]
+    operations = cost["training_flops"]
+    return f"{cost['parameters']:,} parameters, {operations:.2e} operations", operations

@@ -49,8 +49,8 @@ class SweepEvaluation:
     def words(self, sweep: Path) -> list[str]:
         """Return the arguments of the verb beside models and paths.
 
-        A model is read with the best of the attention lengths it was tried at, or else with that of training:
-        far beyond it, scores jump about, which looks like a gain.
+        A model reads with the best of the attention lengths it was evaluated at, or else with that of
+        training: far beyond it, scores fluctuate, which would look like a gain.
         """
         if self.verb != "recl":
             return self.settings

@@ -6,7 +6,9 @@ import itertools
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,14 +19,12 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from hydra.types import HydraContext
 from omegaconf import DictConfig, OmegaConf, open_dict
-from omegaconf.errors import OmegaConfBaseException
 
 from txl.records.results import read_results, read_status
 from txl.runs.assemble import use_absolute_paths
 from txl.runs.directory import MAY_CHANGE, check_same
 from txl.settings.compose import CONF
 from txl.settings.errors import MISTAKES, ConfigError, one_line
-from txl.settings.overrides import quoted
 from txl.settings.schema import check
 from txl.sweeps.definition import last_of_each
 from txl.sweeps.worker import SWEEP
@@ -40,15 +40,13 @@ class Job:
 
     Attributes:
         overrides: of the row, then of the command line.
-        settings: composed; `None` if they cannot be.
-        config: the same, resolved, as in `results.json`.
-        error: why the settings cannot be composed.
+        config: all settings, resolved, as in `results.json`; `None` if they cannot be composed.
+        error: why they cannot be composed.
     """
 
     row: str
     overrides: list[str]
     seed: int = 1
-    settings: Any = None
     config: Any = None
     error: str | None = None
 
@@ -56,11 +54,6 @@ class Job:
     def directory(self) -> str:
         """Relative to the sweep's directory."""
         return f"{self.row}/seed{self.seed}"
-
-    def launch_overrides(self, sweep: Path) -> list[str]:
-        """Return the overrides that a launcher composes the job from."""
-        place = [f"hydra.sweep.dir={quoted(sweep)}", f"hydra.sweep.subdir={quoted(self.directory)}"]
-        return [*self.overrides, *place]
 
     def check_directory(self, directory: Path) -> str | None:
         """Return the status of the run in a directory; `None` if there is none.
@@ -90,19 +83,21 @@ def make_jobs(
     """
     parsed = OverridesParser.create(config_loader=context.config_loader).parse_overrides(arguments)
     axes = [_expand(override) for override in parsed]
-    swept = [override.is_sweep_override() for override in parsed]
+    varies = [override.is_sweep_override() and override.get_key_element() != "seed" for override in parsed]
     jobs: list[Job] = []
     variants: dict[str, None] = {}
     for (row, own), words in itertools.product(rows.items(), itertools.product(*axes)):
-        varied = [word for word, is_swept in zip(words, swept, strict=True) if is_swept]
-        variant = variant_name([word for word in varied if not word.startswith("seed=")])
+        variant = variant_name(itertools.compress(words, varies))
         variants[variant] = None
         job = Job(row_name(row, variant), last_of_each([*own, *words]))
         if job not in jobs:  # seed=1,1
             jobs.append(job)
+    taken: Counter[str] = Counter()
     for job in jobs:
         _compose(job, context, master)
-    _number_duplicates(jobs)
+        taken[job.directory] += 1
+        number = taken[job.directory]
+        job.row += f"-{number}" if number > 1 else ""
     return jobs, list(variants)
 
 
@@ -151,21 +146,11 @@ def _compose(job: Job, context: HydraContext, master: DictConfig) -> None:
             del settings["hydra"]
         use_absolute_paths(settings)
         check(settings)
-        config: Any = OmegaConf.to_container(settings, resolve=True)
-        job.config, job.settings, job.seed = config, OmegaConf.create(config), settings.seed
-    except (HydraException, OmegaConfBaseException, *MISTAKES) as error:
+        job.config, job.seed = OmegaConf.to_container(settings, resolve=True), settings.seed
+    except (HydraException, *MISTAKES) as error:
         job.error = one_line(error, CONF, master.hydra.job.config_name)
     finally:
         HydraConfig.instance().cfg = before
-
-
-def _number_duplicates(jobs: list[Job]) -> None:
-    """Number the rows of jobs that would share a directory."""
-    taken: dict[str, int] = {}
-    for job in jobs:
-        number = taken[job.directory] = taken.get(job.directory, 0) + 1
-        if number > 1:
-            job.row += f"-{number}"
 
 
 def completed_runs(sweep: Path) -> list[Path]:
@@ -189,11 +174,13 @@ def reuse(jobs: list[Job], sweep: Path, runs: list[Path]) -> int:
     linked = 0
     for job in jobs:
         place = sweep / job.directory
-        same = next((run for run in runs if job.config and _has_settings(run, job)), None)
-        if same and not os.path.lexists(place):
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.symlink_to(os.path.relpath(same.resolve(), place.parent.resolve()))
-            linked += 1
+        for run in runs if job.config and not os.path.lexists(place) else ():
+            with suppress(ValueError):  # it has other settings
+                job.check_directory(run)
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.symlink_to(os.path.relpath(run.resolve(), place.parent.resolve()))
+                linked += 1
+                break
     return linked
 
 
@@ -214,13 +201,6 @@ def read_described(directory: Path) -> dict[str, Any]:
             f"{path} is damaged ({type(error).__name__}: {error}); delete it, and the sweep's command writes "
             "a new one"
         ) from error
-
-
-def _has_settings(run: Path, job: Job) -> bool:
-    try:
-        return job.check_directory(run) is not None
-    except ValueError:
-        return False
 
 
 def with_variants(table: dict[str, Any], variants: list[str]) -> dict[str, Any]:
@@ -246,10 +226,9 @@ def with_missing_rows(
     Args:
         earlier: of the previous call, whose jobs may have rows that this one has not.
     """
-    rows = dict(table["rows"])
-    before = earlier["rows"] if earlier else {}
+    rows, before = dict(table["rows"]), earlier["rows"] if earlier else {}
     for name in (job["row"] for job in jobs):
-        same_name = rows.get(name.rpartition("-")[0], {})  # it got a number, see `_number_duplicates`
+        same_name = rows.get(name.rpartition("-")[0], {})  # it got a number, see `make_jobs`
         found = before.get(name) or {"overrides": [], **same_name, "label": name}
         rows.setdefault(name, dict.fromkeys(table["columns"], "") | found)
     return {**table, "rows": rows}

@@ -12,6 +12,7 @@ import time
 from collections import defaultdict
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
@@ -38,10 +39,11 @@ class SweepProgress:
     """
 
     def __init__(self, sweep: Path, jobs: list[Job], others: int, failed: int) -> None:
-        self.sweep, self.jobs, self.others, self.failed = sweep, jobs, others, failed
+        self.jobs, self.others, self.failed = jobs, others, failed
+        self.results = {job.directory: sweep / job.directory / "results.json" for job in jobs}
         self.total = {job.directory: job.config["trainer"]["max_steps"] for job in jobs}
-        self.before = {job.directory: modification_time(self._results(job)) for job in jobs}
-        self.step = {job.directory: last_step(self._results(job).with_name("metrics.jsonl")) for job in jobs}
+        self.before = {key: modification_time(path) for key, path in self.results.items()}
+        self.step = {key: last_step(path.with_name("metrics.jsonl")) for key, path in self.results.items()}
         self.began = dict(self.step)  # the steps from which jobs resume
         self.ended: dict[str, str] = {}  # the status of each job that has ended
         self.seen: dict[str, float] = {}  # when each job was first found running
@@ -54,13 +56,8 @@ class SweepProgress:
     def __enter__(self) -> SweepProgress:
         self.printed = time.monotonic()
         if console.is_terminal and not console.is_dumb_terminal:
-            self.bar = Progress(
-                TextColumn("[bold]{task.fields[ended]}"),
-                BarColumn(bar_width=8),
-                TextColumn("{task.fields[shown]}"),
-                console=console,
-                transient=True,
-            )
+            ended, shown = TextColumn("[bold]{task.fields[ended]}"), TextColumn("{task.fields[shown]}")
+            self.bar = Progress(ended, BarColumn(bar_width=8), shown, console=console, transient=True)
             self.task = self.bar.add_task("", total=1.0, ended="", shown="")
             self.bar.start()
         self._thread.start()
@@ -73,9 +70,6 @@ class SweepProgress:
         if self.bar:
             self.bar.stop()
 
-    def _results(self, job: Job) -> Path:
-        return self.sweep / job.directory / "results.json"
-
     def _watch(self) -> None:
         while not self._leave.wait(POLL_SECONDS):
             self.update()
@@ -85,20 +79,20 @@ class SweepProgress:
         """Read the step of each job, and print those that have ended."""
         now = time.monotonic()
         for job in self.jobs:
-            results = self._results(job)
-            if job.directory in self.ended or modification_time(results) == self.before[job.directory]:
+            key, path = job.directory, self.results[job.directory]
+            if key in self.ended or modification_time(path) == self.before[key]:
                 continue
-            self.seen.setdefault(job.directory, now)
-            status = read_results(results.parent)["status"]
+            self.seen.setdefault(key, now)
+            results = read_results(path.parent)
+            status = results["status"]
             if status in ("completed", "failed"):
-                self.ended[job.directory] = status
-                if status == "completed" and not self.began[job.directory]:
-                    seconds = now - self.seen[job.directory]
-                    self.pace[job.row].append(seconds / self.total[job.directory])
-                self.step[job.directory] = self.total[job.directory]
-                console.print(outcome_line(job, results.parent), soft_wrap=True)
+                self.ended[key] = status
+                if status == "completed" and not self.began[key]:
+                    self.pace[job.row].append((now - self.seen[key]) / self.total[key])
+                self.step[key] = self.total[key]
+                console.print(outcome_line(job, results), soft_wrap=True)
             else:
-                self.step[job.directory] = last_step(results.with_name("metrics.jsonl"))
+                self.step[key] = last_step(path.with_name("metrics.jsonl"))
         self.at_once = max(self.at_once, len(self.seen) - len(self.ended))
 
     def _show(self) -> None:
@@ -113,15 +107,12 @@ class SweepProgress:
         left = f"{clock(seconds)} left" if seconds is not None else ""
         parts = [part for part in (", ".join(running), f"{failed} failed" if failed else "", left) if part]
         if self.bar:
-            self.bar.update(self.task, completed=self.share(), ended=done, shown="  ".join(parts))
+            resumed = sum(self.began.values())
+            share = (sum(self.step.values()) - resumed) / max(sum(self.total.values()) - resumed, 1)
+            self.bar.update(self.task, completed=max(share, 0.0), ended=done, shown="  ".join(parts))
         elif running and time.monotonic() - self.printed >= PLAIN_LINE_SECONDS:
             console.print(Text("  ".join([done, *parts])), soft_wrap=True)
             self.printed = time.monotonic()
-
-    def share(self) -> float:
-        """Return the share of the steps to do that are done."""
-        todo = sum(self.total[key] - self.began[key] for key in self.total)
-        return max(0, sum(self.step[key] - self.began[key] for key in self.total)) / max(todo, 1)
 
     def seconds_left(self) -> float | None:
         """Return the seconds left; `None` before the first step.
@@ -160,14 +151,12 @@ def last_step(metrics: Path) -> int:
         return 0
 
 
-def outcome_line(job: Job, directory: Path) -> Text:
+def outcome_line(job: Job, results: dict[str, Any]) -> Text:
     """Return a line with the score of a job, or its error."""
-    results = read_results(directory)
     name = Text(f"{job.row} seed {job.seed}  ", "bold")
     if results["status"] != "completed":
         return name + Text(f"{results['status']}: {' '.join(str(results['error']).split())}", "red")
     unit = results["data"]["unit"]
     key, (_, metric) = score_key(unit), metric_of(unit)
     score = shown(results["valid"][key], 2 if key == "perplexity" else 3)
-    seconds = results["training"]["seconds"]
-    return name + Text(f"valid {score} {metric} after {seconds:.0f} s of training")
+    return name + Text(f"valid {score} {metric} after {results['training']['seconds']:.0f} s of training")

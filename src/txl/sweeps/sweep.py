@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,9 +26,10 @@ from txl.records.files import lock_directory, write_atomically
 from txl.records.results import initial_results, read_status, record_outcome
 from txl.report.render.tables import summary_of, write_tables
 from txl.settings.errors import ConfigError
+from txl.settings.overrides import quoted
 from txl.sweeps.arguments import SweepArguments, ablation_of, parse
 from txl.sweeps.dry_run import plan
-from txl.sweeps.evaluations import evaluations_of, run_evaluations
+from txl.sweeps.evaluations import SweepEvaluation, evaluations_of, run_evaluations
 from txl.sweeps.jobs import (
     NO_ROW,
     Job,
@@ -42,8 +44,6 @@ from txl.sweeps.jobs import (
 from txl.sweeps.progress import SweepProgress
 from txl.sweeps.worker import SWEEP, SweepStop, record_never_started
 from txl.terminal import console
-
-SCHEMA = 1
 
 
 def sweep(context: HydraContext, task: TaskFunction, config: DictConfig, overrides: list[str]) -> None:
@@ -65,31 +65,31 @@ def sweep(context: HydraContext, task: TaskFunction, config: DictConfig, overrid
         raise ConfigError(f"{ablation.name} trains nothing; leave out {overrides[0]}")
     check_launcher(config)
     jobs, variants = make_jobs(overrides, rows, context, config)
-    table = with_variants(ablation.table, variants) if ablation else None
-    name = ablation.name if ablation else name_of(jobs, config)
-    directory = directory_of(name, arguments, config)
+    described: dict[str, Any] = {
+        "schema": 1,
+        "name": ablation.name if ablation else name_of(jobs, config),
+        "scale": ablation.scale if ablation else None,
+        "words": arguments.command,
+        "table": with_variants(ablation.table, variants) if ablation else None,
+        "jobs": [
+            {"row": job.row, "seed": job.seed, "directory": job.directory, "overrides": job.overrides}
+            for job in jobs
+        ],
+    }
+    directory = directory_of(described["name"], arguments, config)
     others = completed_runs(arguments.reuse) if arguments.reuse else []
     if arguments.dry_run:
-        measured = evaluations_of(table, [job_entry(job) for job in jobs])
-        console.print(plan(jobs, measured, directory), soft_wrap=True)
+        evaluations = evaluations_of(described["table"], described["jobs"])
+        console.print(plan(jobs, evaluations, directory), soft_wrap=True)
         return
     directory.mkdir(parents=True, exist_ok=True)
     lock = lock_directory(directory, 2.0, "hydra.sweep.dir")
     try:
-        described: dict[str, Any] = {
-            "schema": SCHEMA,
-            "name": name,
-            "scale": ablation.scale if ablation else None,
-            "words": arguments.command,
-            "table": table,
-            "jobs": [job_entry(job) for job in jobs],
-        }
         earlier = previous_call(directory, jobs, described)
         if arguments.reuse:
             linked = reuse(jobs, directory, others)
             console.print(f"{linked} jobs are runs of {arguments.reuse}", markup=False, soft_wrap=True)
-        todo = begin(directory, jobs, described, earlier)
-        evaluations = evaluations_of(described["table"], described["jobs"])
+        todo, evaluations = begin(directory, jobs, described, earlier)
         received = run_jobs(directory, jobs, todo, (context, task, config))
         statuses = ["to do"] * len(evaluations)
         if not received:
@@ -102,11 +102,10 @@ def sweep(context: HydraContext, task: TaskFunction, config: DictConfig, overrid
 def check_launcher(config: DictConfig) -> None:
     """Raise ConfigError if the launcher's package is not installed."""
     package = str(config.hydra.launcher._target_).rpartition(".")[0]
-    try:
-        found = importlib.util.find_spec(package) is not None
-    except ModuleNotFoundError:
-        found = False
-    if not found:
+    found = None
+    with suppress(ModuleNotFoundError):
+        found = importlib.util.find_spec(package)
+    if found is None:
         choice = config.hydra.runtime.choices["hydra/launcher"]
         raise ConfigError(
             f"hydra/launcher={choice} needs a package; install it with: pip install 'txl[sweeps]'"
@@ -161,30 +160,29 @@ def previous_call(directory: Path, jobs: list[Job], described: dict[str, Any]) -
     return earlier
 
 
-def begin(directory: Path, jobs: list[Job], described: dict[str, Any], earlier: dict[str, Any]) -> list[Job]:
-    """Write `sweep.json` and return the jobs to run.
+def begin(
+    directory: Path, jobs: list[Job], described: dict[str, Any], earlier: dict[str, Any]
+) -> tuple[list[Job], list[SweepEvaluation]]:
+    """Write `sweep.json` and return the jobs to run and the evaluations.
 
     Jobs of an earlier call that are not among these stay in `sweep.json`. A job that cannot be composed fails
     here.
     """
-    path = directory / SWEEP
     known = {job["directory"] for job in described["jobs"]}
     others = [job for job in earlier.get("jobs", ()) if job["directory"] not in known]
     described["jobs"] += [job for job in others if read_status(directory / job["directory"])]
-    statuses = [job.check_directory(directory / job.directory) for job in jobs]
+    unfinished = [job for job in jobs if job.check_directory(directory / job.directory) != "completed"]
     if described["table"]:
         described["table"] = with_missing_rows(described["jobs"], described["table"], earlier.get("table"))
-    described["evaluations"] = [asdict(one) for one in evaluations_of(described["table"], described["jobs"])]
-    todo = [
-        job for job, status in zip(jobs, statuses, strict=True) if status != "completed" and not job.error
-    ]
-    write_atomically(path, json.dumps(described, indent=2) + "\n")
-    for job in jobs:
-        if job.error is not None and read_status(directory / job.directory) != "completed":
+    evaluations = evaluations_of(described["table"], described["jobs"])
+    described["evaluations"] = [asdict(evaluation) for evaluation in evaluations]
+    write_atomically(directory / SWEEP, json.dumps(described, indent=2) + "\n")
+    for job in unfinished:
+        if job.error is not None:
             initial = initial_results(described["name"], job.seed, job.overrides, None)
             record_never_started(directory / job.directory, job.error, initial)
             console.print(f"{job.row} seed {job.seed}  cannot run: {job.error}", markup=False, soft_wrap=True)
-    return todo
+    return [job for job in unfinished if job.error is None], evaluations
 
 
 def run_jobs(
@@ -194,13 +192,9 @@ def run_jobs(
     context, task, config = hydra
     failed = sum(job.error is not None for job in jobs)
     done = len(jobs) - len(todo) - failed
-    console.print(
-        f"{len(jobs)} jobs in {os.path.relpath(directory)}"
-        + (f", {done} of them done already" if done else "")
-        + ("; the output of each is in its console.log" if todo else ""),
-        markup=False,
-        soft_wrap=True,
-    )
+    notes = f", {done} of them done already" if done else ""
+    notes += "; the output of each is in its console.log" if todo else ""
+    console.print(f"{len(jobs)} jobs in {os.path.relpath(directory)}{notes}", markup=False, soft_wrap=True)
     if not todo:
         return None
     config.hydra.sweep.dir = str(directory)
@@ -208,8 +202,10 @@ def run_jobs(
         logging.getLogger(launchers).setLevel(logging.WARNING)
     with SweepStop(directory) as stop, SweepProgress(directory, todo, len(jobs) - len(todo), failed):
         launcher = Plugins.instance().instantiate_launcher(context, task, config)
+        place = f"hydra.sweep.dir={quoted(directory)}"
+        words = [[*job.overrides, place, f"hydra.sweep.subdir={quoted(job.directory)}"] for job in todo]
         try:
-            returned = launcher.launch([job.launch_overrides(directory) for job in todo], initial_job_idx=0)
+            returned = launcher.launch(words, initial_job_idx=0)
         except SystemExit:  # a second signal, after which the launcher has killed its workers
             for job in todo:
                 if read_status(directory / job.directory):
@@ -239,7 +235,10 @@ def conclude(directory: Path, jobs: list[Job], evaluations: list[str], received:
         console.print(f"stopped; {summary}. The same command continues from here", soft_wrap=True)
         sys.exit(128 + received)
     console.print(summary if complete else f"{summary}. The same command tries the others again")
-    make_tables(directory)
+    paths = write_tables(directory)
+    console.print(summary_of(directory, console.width))
+    for path in paths:
+        console.print(f"{path.name:>12}  {os.path.relpath(path)}", soft_wrap=True)
     if not complete:
         sys.exit(1)
 
@@ -247,10 +246,3 @@ def conclude(directory: Path, jobs: list[Job], evaluations: list[str], received:
 def _count(kind: str, statuses: Sequence[str | None]) -> str:
     done, failed = statuses.count("completed"), statuses.count("failed")
     return f"{done} of {len(statuses)} {kind} done" + (f", {failed} failed" if failed else "")
-
-
-def make_tables(directory: Path) -> None:
-    paths = write_tables(directory)
-    console.print(summary_of(directory, console.width))
-    for path in paths:
-        console.print(f"{path.name:>12}  {os.path.relpath(path)}", soft_wrap=True)

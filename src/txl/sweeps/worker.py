@@ -12,6 +12,7 @@ import os
 import signal
 import time
 import traceback
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -74,23 +75,26 @@ def stop_order(sweep: Path) -> StopOrder | None:
         return StopOrder(signal.SIGTERM, ABANDONED_SECONDS) if abandoned else None
 
 
+@dataclass
 class JobMonitor:
     """Called every second while a job runs: passes on the sweep's orders and finds a job that hangs.
 
-    Args:
-        sweep: the directory; `None` under another sweeper than ours.
+    Attributes:
+        sweep: the directory; `None` under a sweeper other than ours.
         stall_seconds: without progress after which the job is killed; `None` for never.
+        progress: when the files in `directory` last grew.
     """
 
-    def __init__(self, sweep: Path | None, directory: Path, stall_seconds: float | None) -> None:
-        self.sweep, self.stall_seconds = sweep, stall_seconds
-        self.files = [directory / name for name in PROGRESS]
-        self.sizes: list[tuple[int, int]] = []
-        self.progress = time.monotonic()
+    sweep: Path | None
+    directory: Path
+    stall_seconds: float | None
+    sizes: list[tuple[int, int]] = field(default_factory=list)
+    progress: float = field(default_factory=time.monotonic)
 
     def __call__(self) -> StopOrder | None:
         if self.stall_seconds is not None:
-            stats = [path.stat() for path in self.files if path.exists()]
+            files = (self.directory / name for name in PROGRESS)
+            stats = [path.stat() for path in files if path.exists()]
             sizes = [(stat.st_size, stat.st_mtime_ns) for stat in stats]
             if sizes != self.sizes:
                 self.sizes, self.progress = sizes, time.monotonic()
@@ -106,18 +110,19 @@ def run_job(settings: DictConfig, script: str) -> float | None:
         The validation loss in nats per token, for sweepers that minimize it; `None` if there is none.
 
     Raises:
-        ValueError, SystemExit: under another sweeper than ours, which looks at no results: the job failed or
-            was stopped.
+        ValueError, SystemExit: the job failed or was stopped, under a sweeper that does not read its results.
     """
-    hydra = HydraConfig.get()
+    hydra: Any = HydraConfig.get()
     sweep, directory = Path(hydra.sweep.dir).absolute(), Path(hydra.runtime.output_dir)
     ours = (sweep / SWEEP).exists()
     if ours and stop_order(sweep):
         return None
     if read_status(directory) != "completed":  # SLURM may start a job again that was completed
         monitor = JobMonitor(sweep if ours else None, directory, hydra.sweeper.get("stall_seconds"))
+        given = [source for source in hydra.runtime.config_sources if source.provider == "command-line"]
+        places = [word for source in given for word in ("--config-dir", source.path)]
         try:
-            _run(settings, directory, [script, *config_options(hydra)], monitor)
+            _run(settings, directory, [script, *places, "--config-name", hydra.job.config_name], monitor)
         except SystemExit as end:
             if "SLURM_JOB_ID" in os.environ and end.code == 128 + signal.SIGUSR1:
                 time.sleep(REQUEUE_SECONDS)
@@ -158,10 +163,3 @@ def record_never_started(directory: Path, message: str, initial: dict[str, Any])
 def modification_time(path: Path) -> int:
     """Return when a file was written, in nanoseconds; 0 if there is none."""
     return path.stat().st_mtime_ns if path.exists() else 0
-
-
-def config_options(hydra: Any) -> list[str]:
-    """Return the command-line options for the settings that Hydra has composed."""
-    places = [source for source in hydra.runtime.config_sources if source.provider == "command-line"]
-    options = [word for source in places for word in ("--config-dir", source.path)]
-    return [*options, "--config-name", hydra.job.config_name]
