@@ -117,7 +117,8 @@ def streams_of(
     split: str, reading: ReadingSettings, config: Config, corpus: Corpus, tokens: int | None = None
 ) -> Streams:
     """Return the streams of one split, or of its first `tokens` tokens."""
-    section, options = reading.section, reading.stream_options
+    section, of_training = reading.section, ("random_start", "variable_length")
+    options: dict[str, Any] = {key: True for key in of_training if getattr(reading, key, False)}
     if reading.streams in ("documents", "sentences"):
         try:
             options["border"] = corpus.vocabulary.encode(reading.border.encode()).tolist()

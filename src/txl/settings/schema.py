@@ -70,11 +70,6 @@ class ReadingSettings(Section):
             )
 
     @property
-    def stream_options(self) -> dict[str, Any]:
-        """Arguments of the streams besides sizes, loss, seed and border."""
-        return {}
-
-    @property
     def longest_segment(self) -> int:
         return self.segment_length
 
@@ -116,11 +111,6 @@ class TrainingSettings(ReadingSettings):
                 "training.variable_length=true needs training.streams=ordered or sentences and "
                 f"training.loss=full, not {self.streams} and {self.loss}"
             )
-
-    @property
-    def stream_options(self) -> dict[str, Any]:
-        options = {"random_start": self.random_start, "variable_length": self.variable_length}
-        return {key: value for key, value in options.items() if value}
 
     @property
     def longest_segment(self) -> int:

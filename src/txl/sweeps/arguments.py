@@ -29,7 +29,7 @@ class SweepArguments:
     command: list[str]
     overrides: list[str]
     ablation: str | None = None
-    scale: str | None = None
+    scale: str = "laptop"
     rows: list[str] | None = None
     reuse: Path | None = None
     dry_run: bool = False
@@ -66,7 +66,7 @@ def parse(command: list[str]) -> SweepArguments:
         list(command),
         overrides,
         found.get("ablation"),
-        found.get("scale"),
+        found.get("scale", "laptop"),
         None if rows is None else [row.strip(" '\"") for row in rows.strip("[]").split(",") if row.strip()],
         Path(found["ablation.reuse"]).expanduser() if "ablation.reuse" in found else None,
         "--dry-run" in command,
@@ -83,7 +83,7 @@ def ablation_of(arguments: SweepArguments) -> tuple[definition.Ablation, dict[st
     Raises:
         ConfigError: see `definition.read` and `Ablation.chosen`; or no row to run.
     """
-    name, scale = arguments.ablation or "", "laptop" if arguments.scale is None else arguments.scale
+    name, scale = arguments.ablation or "", arguments.scale
     if name.endswith(".yaml"):
         path = Path(name).expanduser()
         ablation = definition.read(path.stem, scale, path.parent)

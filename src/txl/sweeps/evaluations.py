@@ -97,9 +97,7 @@ def attention_length(results: dict[str, Any]) -> int | None:
 def evaluations_of(table: dict[str, Any] | None, jobs: list[dict[str, Any]]) -> list[SweepEvaluation]:
     """Return the evaluations of a sweep: one for each seed and each group of rows, or each single row.
 
-    Args:
-        table: of the ablation; `None` for an ordinary sweep.
-        jobs: as in `sweep.json`.
+    `table` and `jobs` are as in `sweep.json`.
     """
     if table is None or "evaluation" not in table:
         return []

@@ -166,11 +166,7 @@ def completed_runs(sweep: Path) -> list[Path]:
 
 
 def reuse(jobs: list[Job], sweep: Path, runs: list[Path]) -> int:
-    """Link runs of another sweep as the runs of jobs with the same settings; return how many.
-
-    Args:
-        jobs: composed; those that have a directory keep it.
-    """
+    """Link runs of another sweep to jobs with the same settings and no directory yet; return how many."""
     linked = 0
     for job in jobs:
         place = sweep / job.directory
@@ -221,11 +217,7 @@ def with_variants(table: dict[str, Any], variants: list[str]) -> dict[str, Any]:
 def with_missing_rows(
     jobs: list[dict[str, Any]], table: dict[str, Any], earlier: dict[str, Any] | None
 ) -> dict[str, Any]:
-    """Return a table in which every job has a row.
-
-    Args:
-        earlier: of the previous call, whose jobs may have rows that this one has not.
-    """
+    """Return a table in which every job has a row, if need be from the table of the `earlier` call."""
     rows, before = dict(table["rows"]), earlier["rows"] if earlier else {}
     for name in (job["row"] for job in jobs):
         same_name = rows.get(name.rpartition("-")[0], {})  # it got a number, see `make_jobs`

@@ -223,11 +223,7 @@ def run_jobs(
 
 
 def conclude(directory: Path, jobs: list[Job], evaluations: list[str], received: int | None) -> None:
-    """Write the tables and print what is missing; the exit code is 0 if nothing is.
-
-    Args:
-        received: the signal that stopped the sweep, if one did.
-    """
+    """Write the tables and print what is missing; the exit code is 0 if nothing is."""
     statuses = [read_status(directory / job.directory) for job in jobs]
     summary = _count("jobs", statuses) + (f"; {_count('evaluations', evaluations)}" if evaluations else "")
     complete = {*statuses, *evaluations} <= {"completed"}

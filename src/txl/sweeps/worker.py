@@ -150,11 +150,7 @@ def _run(settings: DictConfig, directory: Path, program: list[str], monitor: Job
 
 
 def record_never_started(directory: Path, message: str, initial: dict[str, Any]) -> None:
-    """Record why a job failed before it had a process.
-
-    Args:
-        initial: the results to begin with if no earlier attempt left any.
-    """
+    """Record why a job failed before it had a process, in the results of an earlier attempt or `initial`."""
     directory.mkdir(parents=True, exist_ok=True)
     results = read_results(directory) if (directory / "results.json").exists() else initial
     write_results(directory, results | {"status": "failed", "error": message, "finished_at": utc_now()})
