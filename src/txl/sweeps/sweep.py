@@ -138,10 +138,6 @@ def directory_of(name: str, arguments: SweepArguments, config: DictConfig) -> Pa
     return Path("multirun", f"{name}-{short_hash(words)}").absolute()
 
 
-def job_entry(job: Job) -> dict[str, Any]:
-    return {"row": job.row, "seed": job.seed, "directory": job.directory, "overrides": job.overrides}
-
-
 def previous_call(directory: Path, jobs: list[Job], described: dict[str, Any]) -> dict[str, Any]:
     """Return the `sweep.json` of an earlier call; empty if there is none. Nothing is changed.
 
