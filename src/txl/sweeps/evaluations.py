@@ -62,8 +62,8 @@ class SweepEvaluation:
         """Return the command line. The models are our own, so that their code may be imported."""
         place = Path(os.path.relpath(sweep))  # so that the results name no path of this machine
         models = [os.path.join(".", place, job) for job in self.jobs]
-        out = place / self.directory
-        out = result_of(out, self.verb) if self.verb == "speed" else out
+        folder = place / self.directory
+        out = result_of(folder, self.verb) if self.verb == "speed" else folder
         program = [sys.executable, "-m", "txl", self.verb]
         return [*program, *models, *self.words(sweep), "trust=true", f"out={out}"]
 

@@ -161,8 +161,7 @@ def begin(
 ) -> tuple[list[Job], list[SweepEvaluation]]:
     """Write `sweep.json` and return the jobs to run and the evaluations.
 
-    Jobs of an earlier call that are not among these stay in `sweep.json`. A job that cannot be composed fails
-    here.
+    Other jobs of an earlier call stay in `sweep.json`. A job that cannot be composed fails here.
     """
     known = {job["directory"] for job in described["jobs"]}
     others = [job for job in earlier.get("jobs", ()) if job["directory"] not in known]

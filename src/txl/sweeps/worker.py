@@ -28,13 +28,11 @@ from txl.runs.start import start_run
 from txl.training.hardware import failure_reason
 
 # Jobs may run on other machines, and joblib's workers inherit no descriptors: a file in the sweep's directory
-# is the one channel that all launchers have. A sweep that is killed cannot write it, but its lock becomes
-# free.
+# is the one channel that all launchers have. A killed sweep cannot write it, but its lock becomes free.
 STOP = ".stop"
 SWEEP = "sweep.json"
 ABANDONED_SECONDS = 60.0  # a job may take to save and leave when its sweep was killed
-# submitit takes a job that returns for completed, so a job that is to be queued again waits for SLURM to end
-# it.
+# submitit counts a job that returns as completed, so one to be requeued waits until SLURM ends it.
 REQUEUE_SECONDS = 300.0
 PROGRESS = ("metrics.jsonl", "results.json", "console.log", "train.log")  # files that grow while a job works
 
