@@ -13,8 +13,8 @@ from txl.settings.errors import ConfigError
 from txl.settings.schema import check
 from txl.sweeps.definition import ABLATIONS, SCALES, last_of_each, names, read
 from txl.training.network import network
-from txl.verbs import attention, recl, speed
-from txl.verbs.runner import parse_settings
+from txl.verbs import speed
+from txl.verbs.settings import AttentionSettings, ReclSettings, parse_settings
 
 # Typed once more from the paper: row → (init, best, attention length).
 TABLE_6 = {
@@ -82,7 +82,7 @@ def test_the_verb_that_measures_the_rows_knows_its_settings(name, scale):
         ] == chosen.attention_length[::-1]
         assert check(composed([*shape, "name=x"]))
     else:
-        kind = {"recl": recl, "attention": attention}[said["verb"]].Settings
+        kind = {"recl": ReclSettings, "attention": AttentionSettings}[said["verb"]]
         assert parse_settings(said["settings"], kind)
         assert ablation.jobs
 

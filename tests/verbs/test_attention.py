@@ -38,7 +38,7 @@ def model(tmp_path, text_file):
 @pytest.fixture
 def undrawn(monkeypatch):
     """Leave the figures out: they have tests of their own."""
-    monkeypatch.setattr("txl.report.figures.attention.draw_attention", lambda path, folder: [])
+    monkeypatch.setattr("txl.verbs.attention.draw_attention", lambda path, folder: [])
 
 
 def written(folder):

@@ -9,7 +9,8 @@ import pytest
 
 from txl.__main__ import main
 from txl.verbs import describe
-from txl.verbs.runner import check_writable, parse_settings, result_path
+from txl.verbs.runner import check_writable, result_path
+from txl.verbs.settings import parse_settings
 
 
 @dataclass
@@ -79,7 +80,7 @@ def test_a_verb_that_is_terminated_ends_as_with_ctrl_c(monkeypatch, capsys):
     def terminated(arguments):
         os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(describe, "_describe", terminated)
+    monkeypatch.setattr(describe, "run", terminated)
     assert main(["describe"]) == 143
     assert capsys.readouterr().err == "interrupted\n"
     assert signal.getsignal(signal.SIGTERM) is before
@@ -89,7 +90,7 @@ def test_too_little_memory_is_one_line(monkeypatch, capsys):
     def failing(arguments):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory\nat c10")
 
-    monkeypatch.setattr(describe, "_describe", failing)
+    monkeypatch.setattr(describe, "run", failing)
     assert main(["describe"]) == 1
     said = capsys.readouterr().err
     assert said.startswith("error: out of memory: DefaultCPUAllocator")

@@ -6,9 +6,8 @@ import pytest
 
 from conftest import SMALL, small_model
 from txl.__main__ import main
-from txl.evaluation import speed
 from txl.interop.checkpoints import export
-from txl.verbs.speed import duration, published_slowdowns
+from txl.verbs import speed
 
 SHAPE = ["experiment=enwik8_12l"]
 SHAPE += [f"model.{name}" for name in ("n_layer=2", "d_model=16", "n_head=2", "d_head=8", "d_inner=32")]
@@ -133,6 +132,6 @@ def test_what_cannot_be_is_said_in_a_line(here, capsys):
 
 
 def test_the_papers_ratios_and_durations():
-    assert published_slowdowns() == {3800: 1874, 2800: 1409, 1800: 773, 800: 363}
-    durations = [duration(seconds) for seconds in (0.5, 90, 7200, 86400 * 1234.5)]
+    assert speed.published_slowdowns() == {3800: 1874, 2800: 1409, 1800: 773, 800: 363}
+    durations = [speed.duration(seconds) for seconds in (0.5, 90, 7200, 86400 * 1234.5)]
     assert durations == ["0.5 s", "1.5 min", "2.0 h", "1,234.5 days"]

@@ -1,78 +1,33 @@
 """`txl attention`: what the heads attend to, as in the paper's Figures 5, 6 and 7."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
+import numpy as np
+from rich.table import Table
+
+from txl.evaluation import attention as maps
+from txl.evaluation.attention import AttentionMeans
 from txl.records.files import atomic_path
+from txl.report.figures.attention import draw_attention
+from txl.report.render.attention_page import write_page
+from txl.runs.trained import TokenizedText, TrainedModel, inference_context
 from txl.terminal import new_table, progress_bar
 from txl.verbs import runner
-
-if TYPE_CHECKING:
-    import numpy as np
-    from rich.table import Table
-
-    from txl.evaluation.attention import AttentionMeans
-    from txl.runs.trained import TokenizedText, TrainedModel
+from txl.verbs.settings import AttentionSettings
 
 ROWS = 64  # of single heads: as many tokens as the authors evaluate at once, and as can be read
 TOP_SHARE = 0.2  # of the memory, marked in Figure 6
 
 
-@dataclass
-class Settings(runner.ModelSettings):
-    """Settings of the verb.
-
-    Attributes:
-        split: train, valid or test of the run's corpus (valid)
-        text: a text file of your own instead
-        memory_length: slots of the memory; each token attends to itself and as many before it (as in the run)
-        segment_length: tokens read at once, and the rows of a single head (memory_length, at most 64)
-        tokens: average over this many tokens, from the first with a full memory; null for all
-        heads: heads to show singly, counted through all layers from 0: [8,78,158] (chosen by entropy)
-        position: where in the text to show them: the number of a token, or random
-        terms: separate the terms of the scores: true or false (true)
-        batch_size: rows read side by side; changes the speed, not the numbers (8)
-        seed: of the random position (0)
-        out: folder of all files; null for evaluations/ and figures/ of the run
-    """
-
-    split: str = "valid"
-    text: Path | None = None
-    memory_length: int | None = None
-    segment_length: int | None = None
-    tokens: int | None = None
-    heads: list[int] | None = None
-    position: str = "random"
-    terms: bool = True
-    batch_size: int = 8
-    seed: int = 0
-    out: Path | None = None
-
-    def __post_init__(self) -> None:
-        runner.check_at_least(self, 1, "tokens")
-        runner.check_at_least(self, 0, "seed")
-        runner.check_position(self.position)
-
-
-def add_to(verbs: runner.Verbs) -> None:
-    description = "what the heads attend to: by distance, by term, in the text"
-    runner.add_model_verb(verbs, "attention", description, Settings, attention, out_is_folder=True)
-
-
-def attention(trained: TrainedModel, settings: Settings, path: Path) -> runner.Outcome:
-    from txl.report.figures.attention import draw_attention
-    from txl.report.render.attention_page import write_page
-
+def run(trained: TrainedModel, settings: AttentionSettings, path: Path) -> runner.Outcome:
     text = trained.text(settings.split, settings.text)
     if not len(text.tokens):
         raise ValueError(f"{text.title} is empty: there is no attention to measure")
     result, arrays = _measure(trained, text, settings)
     _write(path, result, arrays)
-    figures = settings.out or trained.directory / "figures"
+    figures = path.parent if settings.out else trained.directory / "figures"
     files = [path, *draw_attention(path, figures)]
     if heads := result["segment"]["heads"]:  # the page shows single heads
         files.append(write_page(path, figures))
@@ -82,20 +37,11 @@ def attention(trained: TrainedModel, settings: Settings, path: Path) -> runner.O
 
 
 def _measure(
-    trained: TrainedModel, text: TokenizedText, settings: Settings
+    trained: TrainedModel, text: TokenizedText, settings: AttentionSettings
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return the JSON and the arrays; after Ctrl-C those of the tokens read until then."""
-    import numpy as np
-
-    from txl.evaluation import attention as maps
-    from txl.runs.trained import inference_context
-
-    model, tokens, memory, batch_size = (
-        trained.model,
-        text.tokens,
-        settings.memory_length,
-        settings.batch_size,
-    )
+    model, tokens = trained.model, text.tokens
+    memory, batch_size = settings.memory_length, settings.batch_size
     if memory is None:
         memory = memory_length_of_run(trained.description.get("reading") or {})
     segment = settings.segment_length
@@ -203,8 +149,6 @@ def terms_note(terms: tuple[str, ...], encoding: str) -> str:
 
 def _write(path: Path, result: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
     """Write the arrays beside the JSON, and the JSON last, so that it never stands without them."""
-    import numpy as np
-
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_path(path.with_suffix(".npz")) as part, part.open("wb") as file:
         np.savez_compressed(file, **arrays)  # type: ignore[arg-type]  # names of arrays, not options
@@ -213,8 +157,6 @@ def _write(path: Path, result: dict[str, Any], arrays: dict[str, np.ndarray]) ->
 
 def as_table(result: dict[str, Any], arrays: dict[str, np.ndarray]) -> Table:
     """Return the single heads, and a uniform one for comparison."""
-    import numpy as np
-
     mean = arrays["mean_attention"]
     distance = mean @ np.arange(mean.shape[1])
     headings = "head", "layer", "", "entropy (bits)", "mean distance", "on itself"

@@ -2,32 +2,13 @@
 
 import argparse
 import json
-from pathlib import Path
 
-from txl.verbs.runner import Verbs, console
-
-
-def add_to(verbs: Verbs) -> None:
-    for name, description in {
-        "import": "convert a checkpoint of Hugging Face or the authors to one safe file",
-        "export": "convert a run or a checkpoint to one safe file, .safetensors",
-    }.items():
-        verb = verbs.add_parser(name, help=description)
-        verb.add_argument(
-            "source",
-            type=Path,
-            help="a directory of save_pretrained, a state_dict of the authors' code, a run directory or its "
-            ".ckpt, a .safetensors of ours",
-        )
-        verb.add_argument("target", type=Path, help="the .safetensors to write")
-        verb.add_argument("--config", type=Path, help="JSON of the authors' options, for their state_dict")
-        verb.set_defaults(run=_convert)
+from txl.interop.checkpoints import export, load_foreign
+from txl.model.cost import parameter_counts
+from txl.verbs.runner import console
 
 
-def _convert(arguments: argparse.Namespace) -> int:
-    from txl.interop.checkpoints import export, load_foreign
-    from txl.model.cost import parameter_counts
-
+def run(arguments: argparse.Namespace) -> int:
     config = None
     if arguments.config:
         try:

@@ -1,77 +1,25 @@
 """`txl evaluate`: perplexity, or bits per character, of a text at one or many attention lengths."""
 
-from __future__ import annotations
-
 import json
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+from rich.table import Table
+
+from txl.evaluation.perplexity import Reading, half_interval, score_text
+from txl.records.units import bits, metric_of, perplexity, score_key
+from txl.report.figures.attention_length import draw_attention_lengths
+from txl.runs.trained import TrainedModel, inference_context
 from txl.terminal import new_table, progress_bar
 from txl.verbs import runner
-
-if TYPE_CHECKING:
-    import numpy as np
-    from rich.table import Table
-
-    from txl.evaluation.perplexity import Reading
-    from txl.runs.trained import TrainedModel
+from txl.verbs.settings import EvaluateSettings
 
 WINDOW_STRIDE = 32  # the default for models without memory
 
 
-@dataclass
-class Settings(runner.PrecisionSettings):
-    """Settings of the verb; null takes the value of the run's own evaluation.
-
-    Attributes:
-        split: valid, test or train of the run's corpus (test)
-        text: a text file of your own instead
-        attention_length: keys a query may attend to, itself included; several to compare: [64,128,256]
-        memory_length: slots of the memory; with an attention length as many as it needs
-        segment_length: tokens of a segment
-        clamp_length: larger distances count as this one
-        batch_size: parts of the text read side by side; changes the speed, not the score (8)
-        stride: targets scored in each window of the attention length, without memory; 1 is one prediction a
-            forward pass
-        reset_every: clear the memory every so many segments
-        warm_up: unscored tokens before each part; null for all that a score can depend on
-        tokens: how many tokens are read, from the beginning; null for all
-        scores: a file for the score of every token, tab-separated
-        out: path of the JSON; null for evaluations/ of the run
-    """
-
-    split: str = "test"
-    text: Path | None = None
-    attention_length: list[int] | None = None
-    memory_length: int | None = None
-    segment_length: int | None = None
-    clamp_length: int | None = None
-    batch_size: int = 8
-    stride: int | None = None
-    reset_every: int | None = None
-    warm_up: int | None = None
-    tokens: int | None = None
-    scores: Path | None = None
-    out: Path | None = None
-
-    def __post_init__(self) -> None:
-        lengths = "segment_length", "clamp_length", "batch_size", "stride", "reset_every", "tokens"
-        runner.check_at_least(self, 1, *lengths, "attention_length")
-        runner.check_at_least(self, 0, "memory_length", "warm_up")
-        if self.stride is not None and self.memory_length:
-            raise ValueError(f"stride is for windows without memory, not memory_length={self.memory_length}")
-
-
-def add_to(verbs: runner.Verbs) -> None:
-    description = "perplexity or bits of a text, at one or many attention lengths"
-    runner.add_model_verb(verbs, "evaluate", description, Settings, evaluate)
-
-
-def evaluate(trained: TrainedModel, settings: Settings, path: Path) -> runner.Outcome:
-    from txl.runs.trained import inference_context
-
+def run(trained: TrainedModel, settings: EvaluateSettings, path: Path) -> runner.Outcome:
     tokens, title = read_tokens(trained, settings)
     clamp = settings.clamp_length
     if clamp is not None:
@@ -104,8 +52,6 @@ def evaluate(trained: TrainedModel, settings: Settings, path: Path) -> runner.Ou
     runner.write_result(path, result)
     files = [path]
     if len(entries) > 1:
-        from txl.report.figures.attention_length import draw_attention_lengths
-
         figure = trained.directory / "figures" / f"{path.stem}.png"
         files.append(draw_attention_lengths(entries, unit, title, figure))
     if settings.scores:
@@ -116,7 +62,7 @@ def evaluate(trained: TrainedModel, settings: Settings, path: Path) -> runner.Ou
     return runner.Outcome(as_table(result), files, message if interrupted else None)
 
 
-def read_tokens(trained: TrainedModel, settings: Settings) -> tuple[np.ndarray, str]:
+def read_tokens(trained: TrainedModel, settings: EvaluateSettings) -> tuple[np.ndarray, str]:
     """Return the ids of the text to score, and its title.
 
     Raises:
@@ -139,15 +85,13 @@ def read_tokens(trained: TrainedModel, settings: Settings) -> tuple[np.ndarray, 
     return tokens, text.title
 
 
-def plan_readings(trained: TrainedModel, settings: Settings, length: int) -> list[Reading]:
+def plan_readings(trained: TrainedModel, settings: EvaluateSettings, length: int) -> list[Reading]:
     """Return how a text of `length` tokens is read at each attention length, by documents if the run did.
 
     Raises:
         ValueError: a border the vocabulary does not hold, a context longer than the text, or lengths that
             exclude each other.
     """
-    from txl.evaluation.perplexity import Reading
-
     run = trained.description.get("reading") or {}
     segment = settings.segment_length or run.get("segment_length") or 128
     recurrent = run.get("memory_length") if settings.memory_length is None else settings.memory_length
@@ -180,11 +124,6 @@ def score_reading(
     trained: TrainedModel, tokens: np.ndarray, reading: Reading
 ) -> tuple[dict[str, Any], np.ndarray]:
     """Return an entry of the JSON, and the score of every target, NaN for those not scored."""
-    import numpy as np
-
-    from txl.evaluation.perplexity import half_interval, score_text
-    from txl.records.units import bits, perplexity
-
     scores, partial, warm_up = np.full(len(tokens) - 1, np.nan, np.float64), False, None
     start = time.perf_counter()
     with progress_bar(f"attention length {reading.longest_attention}", len(scores)) as update:
@@ -219,8 +158,6 @@ def score_reading(
 
 
 def as_table(result: dict[str, Any]) -> Table:
-    from txl.records.units import metric_of, score_key
-
     key, (_, name) = score_key(result["unit"]), metric_of(result["unit"])
     digits = 2 if key == "perplexity" else 4
     headings = "attention", "memory", "segment", name, "95 %", "scored", "warm-up", "ms/token"

@@ -1,85 +1,23 @@
 """`txl generate`: continue a prompt, as in the paper's Appendix E."""
 
-from __future__ import annotations
-
 import itertools
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+import torch
+
+from txl.data.punctuation import as_corpus, as_written
+from txl.evaluation.generation import generate, left_pad
+from txl.runs.trained import TrainedModel, inference_context
 from txl.terminal import progress_bar
 from txl.verbs import runner
+from txl.verbs.settings import GenerateSettings
 
-if TYPE_CHECKING:
-    from txl.runs.trained import TrainedModel
-
-MIN_TEMPERATURE = 1e-6  # below, dividing logits by it can overflow
 SEPARATOR = "---"  # the line between the prompts of a file
 
 
-@dataclass
-class Settings(runner.PrecisionSettings):
-    """Settings of the verb. Without prompt, file or position, a random position of the split is continued.
-
-    Attributes:
-        prompt: the text to continue
-        file: a file with the text, or with several, separated by lines of ---
-        position: random, or a number: continue the text of a split from this token
-        split: test, valid or train of the run's corpus, for position (test)
-        context: tokens read before the position, the paper's longest (512)
-        tokens: how many to generate (200)
-        memory_length: slots of the memory; null for the attention length of the run's evaluation
-        top_k: sample from the k most probable tokens, 40 as in the paper; null for all
-        top_p: sample from the fewest tokens with this total probability; null for all
-        temperature: divides the logits (1)
-        greedy: true to take the most probable token always
-        seed: of sampling and of the random position (1)
-        samples: how many for each prompt (1)
-        out: path of the JSON, beside which the .md goes; null for evaluations/ of the run
-    """
-
-    prompt: str | None = None
-    file: Path | None = None
-    position: str | None = None
-    split: str = "test"
-    context: int = 512
-    tokens: int = 200
-    memory_length: int | None = None
-    top_k: int | None = 40
-    top_p: float | None = None
-    temperature: float = 1.0
-    greedy: bool = False
-    seed: int = 1
-    samples: int = 1
-    out: Path | None = None
-
-    def __post_init__(self) -> None:
-        if sum(given is not None for given in (self.prompt, self.file, self.position)) > 1:
-            raise ValueError("prompt, file and position exclude each other; give one of them")
-        runner.check_at_least(self, 1, "context", "tokens", "top_k", "samples")
-        runner.check_at_least(self, 0, "memory_length")
-        runner.check_position(self.position)
-        if not MIN_TEMPERATURE <= self.temperature < float("inf"):
-            raise ValueError(
-                f"temperature={self.temperature} must be {MIN_TEMPERATURE} or more; greedy=true takes the "
-                "most probable token"
-            )
-        if not 0 <= self.seed < 2**63:
-            raise ValueError(f"seed={self.seed} must be from 0 to 2**63 - 1")
-        if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p={self.top_p} must be above 0 and at most 1")
-        if self.out is not None and self.out.suffix == ".md":
-            raise ValueError(f"out={self.out} is the path of the page; name the JSON, out=….json")
-
-
-def add_to(verbs: runner.Verbs) -> None:
-    description = "continue a prompt, or a position of the test text"
-    runner.add_model_verb(verbs, "generate", description, Settings, generate)
-
-
-def generate(trained: TrainedModel, settings: Settings, path: Path) -> runner.Outcome:
-    from txl.runs.trained import inference_context
-
+def run(trained: TrainedModel, settings: GenerateSettings, path: Path) -> runner.Outcome:
     prompts, reference, place = read_prompts(trained, settings)
     memory_length = memory_length_for(trained, settings)
     with inference_context(trained.model, settings.device, settings.precision):
@@ -110,14 +48,14 @@ def generate(trained: TrainedModel, settings: Settings, path: Path) -> runner.Ou
     return runner.Outcome(None, [path, page], None if complete else message)
 
 
-def read_prompts(trained: TrainedModel, settings: Settings) -> tuple[list[list[int]], str | None, str | None]:
+def read_prompts(
+    trained: TrainedModel, settings: GenerateSettings
+) -> tuple[list[list[int]], str | None, str | None]:
     """Return the prompts as ids; for a position in a corpus also how its text continues, and its name.
 
     Raises:
         ValueError: an empty prompt, unknown symbols, a position outside the text.
     """
-    import numpy as np
-
     if settings.prompt is not None:
         return [encode(trained, settings.prompt)], None, None
     if settings.file is not None:
@@ -156,8 +94,6 @@ def encode(trained: TrainedModel, text: str) -> list[int]:
     """Return a prompt as ids, its words separated as in the corpus; print how many are unknown."""
     vocabulary = trained.known_vocabulary("the prompt")
     if vocabulary.unit == "word":
-        from txl.data.punctuation import as_corpus
-
         text = as_corpus(text, vocabulary)
     ids = trained.encode(text.encode(), "the prompt", ends=False)
     if not len(ids):
@@ -176,14 +112,10 @@ def decode(trained: TrainedModel, ids: list[int]) -> str:
     """Return ids as text; words with the spacing of plain text."""
     vocabulary = trained.known_vocabulary()
     text = vocabulary.decode(ids).decode(errors="replace")
-    if vocabulary.unit == "word":
-        from txl.data.punctuation import as_written
-
-        return as_written(text)
-    return text
+    return as_written(text) if vocabulary.unit == "word" else text
 
 
-def memory_length_for(trained: TrainedModel, settings: Settings) -> int:
+def memory_length_for(trained: TrainedModel, settings: GenerateSettings) -> int:
     if settings.memory_length is not None:
         return settings.memory_length
     reading = trained.description.get("reading") or {}
@@ -192,13 +124,9 @@ def memory_length_for(trained: TrainedModel, settings: Settings) -> int:
 
 
 def draw_samples(
-    trained: TrainedModel, prompts: list[list[int]], settings: Settings, memory_length: int
+    trained: TrainedModel, prompts: list[list[int]], settings: GenerateSettings, memory_length: int
 ) -> tuple[list[list[list[int]]], bool]:
     """Return the samples of each prompt, and whether they are complete; print a single one as it grows."""
-    import torch
-
-    from txl.evaluation.generation import generate, left_pad
-
     device = trained.model.embedding.bias.device
     rows = [prompt for prompt in prompts for _ in range(settings.samples)]
     prompt_BL, starts = left_pad([torch.tensor(row, device=device) for row in rows])

@@ -2,24 +2,16 @@
 
 import argparse
 import sys
-from pathlib import Path
 
 from rich import box
 from rich.table import Table
 
-from txl.verbs.runner import Verbs, console
+from txl.interop.parity import TOLERANCE, compare
+from txl.model.transformer import ATTENTION_BACKENDS
+from txl.verbs.runner import console
 
 
-def add_to(verbs: Verbs) -> None:
-    verb = verbs.add_parser("parity", help="compare the model with reference values of the authors' code")
-    verb.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a .npz of reference values")
-    verb.set_defaults(run=_parity)
-
-
-def _parity(arguments: argparse.Namespace) -> int:
-    from txl.interop.parity import TOLERANCE, compare
-    from txl.model.transformer import ATTENTION_BACKENDS
-
+def run(arguments: argparse.Namespace) -> int:
     table = Table(box=box.SIMPLE_HEAVY, title="largest absolute differences")
     for heading in ("file", "attention", *TOLERANCE, ""):
         table.add_column(heading, overflow="fold")  # a file's name is never cut short

@@ -6,31 +6,21 @@ import logging
 import sys
 from typing import Any
 
+from omegaconf import OmegaConf
 from rich.console import Group
 from rich.text import Text
 
+from txl.data import report
+from txl.settings.components import check_given, component
 from txl.terminal import new_table
-from txl.verbs.runner import Verbs, compose_unnamed, composition_errors, console
+from txl.verbs.runner import composed_settings, console
 
 
-def add_to(verbs: Verbs) -> None:
-    verb = verbs.add_parser("prepare", help="fetch, check and prepare a corpus, and report its contents")
-    verb.add_argument("overrides", nargs="*", help="as for train.py: data=wikitext103 data.unit=bpe")
-    verb.add_argument("--json", action="store_true", help="JSON to standard output, and nothing else")
-    verb.set_defaults(run=_prepare)
-
-
-def _prepare(arguments: argparse.Namespace) -> int:
-    from omegaconf import OmegaConf
-
-    from txl.data import report
-    from txl.settings.components import check_given, component
-
+def run(arguments: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    with composition_errors():
-        settings = compose_unnamed(arguments.overrides, "prepare").data
-        check_given(settings)
-        corpus = component(OmegaConf.to_container(settings, resolve=True), "data")()
+    with composed_settings(arguments.overrides, "prepare") as settings:
+        check_given(settings.data)
+        corpus = component(OmegaConf.to_container(settings.data, resolve=True), "data")()
     contents = report(corpus)
     if arguments.json:
         print(json.dumps(contents, indent=2, ensure_ascii=False))

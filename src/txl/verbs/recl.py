@@ -1,109 +1,44 @@
 """`txl recl`: the context that models of a group make use of (Table 8, Figures 3 and 4, Appendix C)."""
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json
 import re
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+import torch
 from rich.console import Group
 from rich.text import Text
 
+from txl.evaluation.contexts import (
+    SeparateContexts,
+    choose_positions,
+    context_lengths,
+    load_scores,
+    reads_ahead,
+    save_scores,
+    score,
+)
+from txl.evaluation.recl import check_share, effective_contexts
+from txl.records.units import perplexity
+from txl.report.figures.recl import draw_recl
+from txl.runs.group import GroupMember, member, read_text, short_names
+from txl.runs.trained import TokenizedText, inference_context
 from txl.terminal import new_table, progress_bar
 from txl.verbs import runner
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from txl.runs.group import GroupMember
-    from txl.runs.trained import TokenizedText
+from txl.verbs.settings import ReclSettings, parse_settings
 
 SAVE_EVERY = 5.0  # seconds
 
 
-@dataclass
-class Settings(runner.ModelSettings):
-    """Settings of the verb.
-
-    Attributes:
-        names: of the models, in their order; null for the ends of their paths
-        split: train, valid or test, of the corpus of the first model that knows one (test)
-        text: a text file of your own instead
-        positions: how many tokens are scored (2000)
-        start: the shortest context, in tokens (100)
-        step: by which it grows (100)
-        longest: the longest context scored (1000)
-        r: shares of the tokens: the hardest of them count ([0.1,0.5,1.0])
-        threshold: the relative gain below which a longer context is of no use (0.01)
-        attention_length: keys a query of our models may attend to, one number or one for each model; null for
-            evaluation.attention_length of its run, or else the whole context
-        cap: the longest context a model reads, one number or one for each; null for what it was made for
-        batch_size: windows read side by side (8)
-        seed: of the choice of tokens (1)
-        out: folder of the results; null for one beside the first of our models
-    """
-
-    names: list[str] | None = None
-    split: str = "test"
-    text: Path | None = None
-    positions: int = 2000
-    start: int = 100
-    step: int = 100
-    longest: int = 1000
-    r: list[float] = field(default_factory=lambda: [0.1, 0.5, 1.0])
-    threshold: float = 0.01
-    attention_length: list[int | None] | None = None
-    cap: list[int | None] | None = None
-    batch_size: int = 8
-    seed: int = 1
-    out: Path | None = None
-
-    def __post_init__(self) -> None:
-        runner.check_at_least(self, 1, "batch_size")
-        runner.check_at_least(self, 0, "seed")
-        if not 0 < self.threshold < 1:
-            raise ValueError(f"threshold={self.threshold:g} must be between 0 and 1")
-        if not self.r:
-            raise ValueError("r needs at least one share, r=[0.1,0.5,1.0]")
-
-    def for_each(self, name: str, models: int) -> list[int | None]:
-        """Return one value for each model, of a setting that may be one value for all."""
-        values = getattr(self, name)
-        if values is None or len(values) == 1:
-            return (values or [None]) * models
-        if len(values) != models:
-            raise ValueError(
-                f"{name} has {len(values)} values for {models} models; give one, or one for each"
-            )
-        return values
-
-
-def add_to(verbs: runner.Verbs) -> None:
-    verb = verbs.add_parser("recl", help="the relative effective context length of a group of models")
-    verb.add_argument(
-        "overrides",
-        nargs="+",
-        metavar="MODEL|key=value",
-        help="run directories, checkpoints, .safetensors, directories of save_pretrained; and settings",
-    )
-    runner.add_settings_help(verb, Settings)
-    verb.set_defaults(run=_recl)
-
-
-def _recl(arguments: argparse.Namespace) -> int:
-    from txl.evaluation.contexts import choose_positions, context_lengths
-    from txl.evaluation.recl import check_share
-    from txl.report.figures.recl import draw_recl
-    from txl.runs.group import member, read_text, short_names
-
+def run(arguments: argparse.Namespace) -> int:
     words = [word for word in arguments.overrides if re.match(r"[a-z_]+=", word)]
     sources = [Path(word).expanduser() for word in arguments.overrides if word not in words]
-    settings = runner.parse_settings(words, Settings)
+    settings = parse_settings(words, ReclSettings)
     if not sources:
         raise ValueError("name at least one model: a run directory, a checkpoint, …")
     lengths = context_lengths(settings.start, settings.step, settings.longest)
@@ -135,7 +70,7 @@ def _recl(arguments: argparse.Namespace) -> int:
     return runner.Outcome(as_table(result), [path, *draw_recl(path)]).show()
 
 
-def _folder(members: list[GroupMember], settings: Settings) -> Path:
+def _folder(members: list[GroupMember], settings: ReclSettings) -> Path:
     """Return the folder of the results, the same for the same models and scores."""
     ours = next((one.trained.directory for one in members if one.trained), Path("outputs"))
     words = [str(one.source.resolve()) for one in members]
@@ -149,16 +84,10 @@ def _score_member(
     text: TokenizedText,
     positions: np.ndarray,
     lengths: list[int],
-    settings: Settings,
+    settings: ReclSettings,
     folder: Path,
 ) -> tuple[np.ndarray, str]:
     """Return the scores `[J, P]` of a model, and the name of the file that keeps them."""
-    import numpy as np
-    import torch
-
-    from txl.evaluation.contexts import SeparateContexts, load_scores, reads_ahead, save_scores, score
-    from txl.runs.trained import inference_context
-
     cut = [min(length, one.cap or length) for length in lengths]
     distinct = sorted(set(cut))
     key = json.dumps([one.sha256(), one.reading, text.sha256(), distinct, positions.tolist()])
@@ -195,14 +124,10 @@ def _result(
     text: TokenizedText,
     lengths: list[int],
     scores: list[tuple[np.ndarray, str]],
-    settings: Settings,
+    settings: ReclSettings,
     seconds: float,
 ) -> dict[str, Any]:
     """Return the JSON, with all that the table and the figures need."""
-    import numpy as np
-
-    from txl.evaluation.recl import effective_contexts
-
     scores_NJP = np.stack([scores_JP for scores_JP, _ in scores])
     contexts = [effective_contexts(scores_NJP, lengths, share, settings.threshold) for share in settings.r]
     return {
@@ -242,8 +167,6 @@ def _result(
 
 def as_table(result: dict[str, Any]) -> Group:
     """Return the result in the layout of the paper's Table 8, with notes."""
-    from txl.records.units import perplexity
-
     unit, longest = result["data"]["unit"], result["lengths"][-1]
     headings = "model", *(f"r = {share:g}" for share in result["r"]), f"perplexity at {longest:,}"
     table = new_table(*headings, left=["model"], title=f"RECL in {unit}s")

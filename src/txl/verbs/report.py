@@ -4,35 +4,12 @@ import argparse
 import difflib
 from pathlib import Path
 
-from txl.verbs.runner import Verbs, console, print_paths
+from txl.report.render.tables import summary_of, write_tables
+from txl.report.render.wandb_report import publish
+from txl.verbs.runner import console, print_paths
 
 
-def add_to(verbs: Verbs) -> None:
-    verb = verbs.add_parser(
-        "report", help="a sweep's table.md, table.csv, table.tex and report.html, from its result files"
-    )
-    verb.add_argument(
-        "words",
-        nargs="+",
-        metavar="DIR",
-        help="of a sweep, of a run, or a folder with runs below it; several become one table. "
-        "out=DIR: where the files go, if not into the one DIR",
-    )
-    verb.add_argument(
-        "--wandb",
-        action="store_true",
-        help="make a report and a workspace on W&B as well; without a login their file wandb_report.json",
-    )
-    for name in ("project", "entity"):
-        verb.add_argument(
-            f"--wandb-{name}", metavar="NAME", help=f"the {name} on W&B, if not that of the runs"
-        )
-    verb.set_defaults(run=_report)
-
-
-def _report(arguments: argparse.Namespace) -> int:
-    from txl.report.render.tables import summary_of, write_tables
-
+def run(arguments: argparse.Namespace) -> int:
     project, entity = arguments.wandb_project, arguments.wandb_entity
     if (project or entity) and not arguments.wandb:
         raise ValueError("--wandb-project and --wandb-entity say where --wandb publishes; add --wandb")
@@ -41,8 +18,6 @@ def _report(arguments: argparse.Namespace) -> int:
     console.print(summary_of(directories, console.width))
     print_paths(paths)
     if arguments.wandb:
-        from txl.report.render.wandb_report import publish
-
         for line in publish(directories, paths[0].parent, project, entity):
             console.print(line, markup=False, soft_wrap=True)
     return 0

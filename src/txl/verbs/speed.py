@@ -1,86 +1,35 @@
 """`txl speed`: the time to evaluate a token with recurrence and without (the paper's Table 9)."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import platform
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
 from rich.console import Group
 from rich.text import Text
 
+from txl.evaluation.speed import SpeedCase, check, measure, vanilla_copy
+from txl.model import TransformerXL
+from txl.report.figures.speed import draw_speed
+from txl.runs.trained import PRECISIONS, inference_context, load
+from txl.runs.untrained import untrained
+from txl.settings.compose import CONF, groups
+from txl.settings.schema import Config
+from txl.sweeps.definition import ABLATIONS, read
 from txl.terminal import new_table, progress_bar
+from txl.training.hardware import device_name, failure_reason
 from txl.verbs import runner
-
-if TYPE_CHECKING:
-    from txl.evaluation.speed import SpeedCase
-    from txl.model import TransformerXL
+from txl.verbs.settings import SpeedSettings, parse_settings
 
 SEGMENT, BATCH = 128, 10  # the authors' for enwik8, where the source has none
-DAY = 86400.0  # seconds
 
 
-@dataclass
-class Settings(runner.PrecisionSettings):
-    """Settings of the verb, beside those of `train.py`.
-
-    Attributes:
-        attention_length: keys a prediction attends to, itself included ([800,1800,2800,3800], as in Table 9)
-        segment_length: tokens the recurrent side reads at a time; null for evaluation.segment_length (the
-            paper does not state its own)
-        batch_size: rows the recurrent side reads side by side; null for evaluation.batch_size, 10 of a
-            SOURCE (the paper does not state its own)
-        segments: how many it reads in a turn; null for as many as there are between two moves of its keys
-        windows: windows the vanilla side reads side by side; null for batch_size on a GPU, and 1 on a CPU,
-            which one long window keeps busy
-        passes: forward passes of the vanilla side in a turn: windows × passes tokens are measured (1)
-        rounds: measured turns of each side, alternating, after one unmeasured turn (5)
-        tokens: length of the text to which both times are extrapolated (5000000, enwik8's test text)
-        out: path of the JSON, beside which the figure goes; null for evaluations/ and figures/ of the run, or
-            of outputs/
-    """
-
-    attention_length: list[int] = field(default_factory=lambda: [800, 1800, 2800, 3800])
-    segment_length: int | None = None
-    batch_size: int | None = None
-    segments: int | None = None
-    windows: int | None = None
-    passes: int = 1
-    rounds: int = 5
-    tokens: int = 5_000_000
-    out: Path | None = None
-
-    def __post_init__(self) -> None:
-        lengths = "segment_length", "batch_size", "segments", "windows", "passes", "rounds", "tokens"
-        runner.check_at_least(self, 1, *lengths)
-        if not self.attention_length or min(self.attention_length) < 2:
-            given = ",".join(map(str, self.attention_length))
-            raise ValueError(f"attention_length=[{given}]: expected lengths of 2 or more, as [800,3800]")
-
-
-def add_to(verbs: runner.Verbs) -> None:
-    verb = verbs.add_parser(
-        "speed", help="time to evaluate a token with recurrence, and with vanilla windows"
-    )
-    verb.add_argument(
-        "overrides",
-        nargs="+",
-        metavar="SOURCE|key=value",
-        help="a run directory, a checkpoint or a .safetensors; or words as for train.py, "
-        "experiment=enwik8_24l, for random parameters of that shape; and settings, see below",
-    )
-    runner.add_settings_help(verb, Settings)
-    verb.set_defaults(run=_speed)
-
-
-def _speed(arguments: argparse.Namespace) -> int:
-    from txl.runs.trained import PRECISIONS
-
+def run(arguments: argparse.Namespace) -> int:
     sources, settings, shape = split_words(arguments.overrides)
     if settings.precision not in PRECISIONS:  # before the check, which computes in another one
         raise ValueError(f"precision={settings.precision}: expected one of {', '.join(PRECISIONS)}")
@@ -88,25 +37,35 @@ def _speed(arguments: argparse.Namespace) -> int:
         raise ValueError("name what to measure: one SOURCE, or a shape, as experiment=enwik8_12l")
     if sources and shape:
         raise ValueError(f"{shape[0]}: {sources[0]} has its shape; give one or the other")
-    model, defaults, folder = load_source(sources[0], settings) if sources else random_model(shape)
+    if sources:
+        trained = load(Path(sources[0]).expanduser(), settings.trust)
+        segment = (trained.description.get("reading") or {}).get("segment_length") or SEGMENT
+        model, folder, batch = trained.model, trained.directory, BATCH
+    else:
+        with runner.composed_settings(shape, "speed") as composed:
+            model, config = untrained(composed)
+        segment, batch, folder = (
+            config.evaluation.segment_length,
+            config.evaluation.batch_size,
+            Path("outputs"),
+        )
+    settings.segment_length = settings.segment_length or segment
+    settings.batch_size = settings.batch_size or batch
     title = sources[0] if sources else " ".join(shape)
     path = runner.result_path(folder, "speed", arguments.overrides, settings.out)
     runner.check_writable(path)
     figure = (settings.out.parent if settings.out else folder / "figures") / f"{path.stem}.png"
     result = {"schema": 1, "verb": "speed", "shape": title, "random_parameters": not sources}
-    return _measure(model, result, defaults, settings, path, figure).show()
+    return _measure(model, result, settings, path, figure).show()
 
 
-def split_words(words: list[str]) -> tuple[list[str], Settings, list[str]]:
+def split_words(words: list[str]) -> tuple[list[str], SpeedSettings, list[str]]:
     """Return the sources, the settings of this verb, and the words for `train.py`.
 
     Raises:
         ValueError: a word that is none of them.
     """
-    from txl.settings.compose import CONF, groups
-    from txl.settings.schema import Config
-
-    names, sections = ({each.name for each in fields(kind)} for kind in (Settings, Config))
+    names, sections = ({each.name for each in fields(kind)} for kind in (SpeedSettings, Config))
     sections.update(groups(CONF) if CONF.is_dir() else ())
     sources, own, shape = [], [], []
     for word in words:
@@ -118,45 +77,17 @@ def split_words(words: list[str]) -> tuple[list[str], Settings, list[str]]:
             own.append(word)
         else:
             shape.append(word)
-    return sources, runner.parse_settings(own, Settings), shape
-
-
-def load_source(source: str, settings: Settings) -> tuple[TransformerXL, dict[str, int], Path]:
-    """Return the model of a source, the lengths it is evaluated with, and the directory for its results."""
-    from txl.runs.trained import load
-
-    trained = load(Path(source).expanduser(), settings.trust)
-    segment = (trained.description.get("reading") or {}).get("segment_length") or SEGMENT
-    return trained.model, {"segment_length": segment, "batch_size": BATCH}, trained.directory
-
-
-def random_model(shape: list[str]) -> tuple[TransformerXL, dict[str, int], Path]:
-    """Return a random model of a shape, the lengths its experiment evaluates with, and a directory."""
-    from txl.runs.cost import untrained
-
-    with runner.composition_errors():
-        model, config = untrained(runner.compose_unnamed(shape, "speed"))
-    own = config.evaluation
-    defaults = {"segment_length": own.segment_length, "batch_size": own.batch_size}
-    return model, defaults, Path("outputs")
+    return sources, parse_settings(own, SpeedSettings), shape
 
 
 def _measure(
-    model: TransformerXL,
-    result: dict[str, Any],
-    defaults: dict[str, int],
-    settings: Settings,
-    path: Path,
-    figure: Path,
+    model: TransformerXL, result: dict[str, Any], settings: SpeedSettings, path: Path, figure: Path
 ) -> runner.Outcome:
     """Measure all lengths, write the result after each, and draw the figure."""
-    from txl.report.figures.speed import draw_speed
-    from txl.training.hardware import failure_reason
-
     result["status"], step, message = "interrupted", "", None
     with progress_bar("") as update:
         try:
-            for step in _measure_lengths(model, result, defaults, settings, path, update):
+            for step in _measure_lengths(model, result, settings, path, update):
                 update(description=step)
             result["status"] = "completed"
         except KeyboardInterrupt:
@@ -179,23 +110,22 @@ def _measure(
 def _measure_lengths(
     model: TransformerXL,
     result: dict[str, Any],
-    defaults: dict[str, int],
-    settings: Settings,
+    settings: SpeedSettings,
     path: Path,
     update: Callable[..., None],
 ) -> Iterator[str]:
     """Check all cases, then measure them; yield a description before each step."""
-    from txl.evaluation.speed import check, measure, vanilla_copy
-    from txl.runs.trained import inference_context
-    from txl.training.hardware import device_name
-
     vanilla, paper = vanilla_copy(model, max(settings.attention_length)), published_slowdowns()
     precise = "64-true" if settings.precision == "64-true" else "32-true"
     with (
         inference_context(model, settings.device, precise) as (device, _),
         inference_context(vanilla, settings.device, precise),
     ):
-        cases, differences = plan_cases(settings, defaults, device.type), []
+        settings.windows = settings.windows or (1 if device.type == "cpu" else settings.batch_size)
+        own: dict[str, Any] = {each.name: getattr(settings, each.name) for each in fields(SpeedCase)}
+        lengths = dict.fromkeys(settings.attention_length)
+        cases = [SpeedCase(**own | {"attention_length": length}) for length in lengths]
+        differences = []
         update(total=sum(1 + 2 * case.all_rounds for case in cases))
         for case in cases:
             yield f"checking attention length {case.attention_length:,}"
@@ -212,27 +142,19 @@ def _measure_lengths(
             yield f"measuring attention length {case.attention_length:,}"
             entry = measure(model, vanilla, case, lambda: update(advance=1))
             entry["published_slowdown"] = paper.get(case.attention_length)
-            entry["extrapolated"] = extrapolate(entry, settings.tokens)
+            entry["extrapolated"] = {"tokens": settings.tokens}
+            for side in ("recurrent", "vanilla"):
+                seconds = settings.tokens * entry[side]["milliseconds_per_token"]["median"] / 1e3
+                entry["extrapolated"][f"{side}_seconds"] = seconds
             entry["difference_from_plain_forward"] = difference
             result["attention"].append(entry)
             result["load_average"] = os.getloadavg()  # above the thread count other processes were busy too
             runner.write_result(path, result)
 
 
-def plan_cases(settings: Settings, defaults: dict[str, int], device: str) -> list[SpeedCase]:
-    """Return the case of each attention length, its other lengths set or those of the source."""
-    from txl.evaluation.speed import SpeedCase
-
-    rows = settings.batch_size or defaults["batch_size"]
-    windows = settings.windows or (1 if device == "cpu" else rows)
-    segment = settings.segment_length or defaults["segment_length"]
-    rest = rows, settings.segments, windows, settings.passes, settings.rounds
-    return [SpeedCase(length, segment, *rest) for length in dict.fromkeys(settings.attention_length)]
-
-
-def describe_measurement(model: TransformerXL, cases: list[SpeedCase], settings: Settings) -> dict[str, Any]:
-    import torch
-
+def describe_measurement(
+    model: TransformerXL, cases: list[SpeedCase], settings: SpeedSettings
+) -> dict[str, Any]:
     layer = model.layers[0]
     common = {name: value for name, value in asdict(cases[0]).items() if name != "attention_length"}
     return {
@@ -265,17 +187,9 @@ def describe_measurement(model: TransformerXL, cases: list[SpeedCase], settings:
 
 def published_slowdowns() -> dict[int, float]:
     """Return the paper's ratio at each attention length; empty outside a checkout, which has Table 9."""
-    from txl.sweeps.definition import ABLATIONS, read
-
     rows = read("table9").table["rows"] if ABLATIONS.is_dir() else {}
     matches = {name: re.fullmatch(r"length_(\d+)", name) for name in rows}
     return {int(match[1]): rows[name]["published"]["slowdown"] for name, match in matches.items() if match}
-
-
-def extrapolate(entry: dict[str, Any], tokens: int) -> dict[str, Any]:
-    """Return the seconds that a text of `tokens` tokens would take each side."""
-    sides = {side: entry[side]["milliseconds_per_token"]["median"] for side in ("recurrent", "vanilla")}
-    return {"tokens": tokens, **{f"{side}_seconds": tokens * time / 1e3 for side, time in sides.items()}}
 
 
 def as_table(result: dict[str, Any]) -> Group:
@@ -316,4 +230,4 @@ def duration(seconds: float) -> str:
         return f"{seconds:.2g} s"
     if seconds < 3600:
         return f"{seconds / 60:.1f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < DAY else f"{seconds / DAY:,.1f} days"
+    return f"{seconds / 3600:.1f} h" if seconds < 86400 else f"{seconds / 86400:,.1f} days"
