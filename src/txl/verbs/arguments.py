@@ -27,6 +27,7 @@ MODEL_VERBS = {
     "attention": settings.AttentionSettings,
     "generate": settings.GenerateSettings,
 }
+OTHER_SETTINGS = {"recl": settings.ReclSettings, "speed": settings.SpeedSettings}
 
 
 def parse(words: list[str] | None, description: str | None) -> argparse.Namespace:
@@ -45,19 +46,17 @@ def parse(words: list[str] | None, description: str | None) -> argparse.Namespac
     verb.add_argument("--devices", type=positive(int), default=1, help="devices that share the batch (1)")
     verb.add_argument("--peak", type=positive(float), help="operations a second of a device: 312e12")
     verb.add_argument("--utilization", type=positive(float), default=0.4, help="share of the peak (0.4)")
-    for name, kind in MODEL_VERBS.items():
+    for name in MODEL_VERBS:
         verbs[name].add_argument(
             "source", metavar="SOURCE", help="a run directory, a checkpoint or a .safetensors of a model"
         )
         verbs[name].add_argument("overrides", nargs="*", metavar="key=value", help="settings, see below")
-        describe_settings(verbs[name], kind)
     verbs["recl"].add_argument(
         "overrides",
         nargs="+",
         metavar="MODEL|key=value",
         help="run directories, checkpoints, .safetensors, directories of save_pretrained; and settings",
     )
-    describe_settings(verbs["recl"], settings.ReclSettings)
     verbs["speed"].add_argument(
         "overrides",
         nargs="+",
@@ -65,7 +64,11 @@ def parse(words: list[str] | None, description: str | None) -> argparse.Namespac
         help="a run directory, a checkpoint or a .safetensors; or words as for train.py, "
         "experiment=enwik8_24l, for random parameters of that shape; and settings, see below",
     )
-    describe_settings(verbs["speed"], settings.SpeedSettings)
+    for name, kind in (MODEL_VERBS | OTHER_SETTINGS).items():
+        docs = [inspect.cleandoc(each.__doc__ or "") for each in kind.__mro__ if is_dataclass(each)]
+        attributes = [text.partition("Attributes:\n")[2].replace("`", "") for text in docs]
+        verbs[name].formatter_class = argparse.RawDescriptionHelpFormatter
+        verbs[name].epilog = "\n".join(attributes)
     verbs["parity"].add_argument(
         "files", nargs="+", type=Path, metavar="FILE", help="a .npz of reference values"
     )
@@ -113,10 +116,3 @@ def positive(kind: type[int] | type[float]) -> Callable[[str], float]:
         return value
 
     return convert
-
-
-def describe_settings(verb: argparse.ArgumentParser, kind: type) -> None:
-    """Append the attributes in the docstring of the settings to the help of a verb."""
-    verb.formatter_class = argparse.RawDescriptionHelpFormatter
-    described = [inspect.cleandoc(each.__doc__ or "") for each in kind.__mro__ if is_dataclass(each)]
-    verb.epilog = "\n".join(text.partition("Attributes:\n")[2].replace("`", "") for text in described)

@@ -26,7 +26,10 @@ def run(trained: TrainedModel, settings: AttentionSettings, path: Path) -> runne
     if not len(text.tokens):
         raise ValueError(f"{text.title} is empty: there is no attention to measure")
     result, arrays = _measure(trained, text, settings)
-    _write(path, result, arrays)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_path(path.with_suffix(".npz")) as part, part.open("wb") as file:
+        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]  # names of arrays, not options
+    runner.write_result(path, result)  # last, so that it never stands without the arrays
     figures = path.parent if settings.out else trained.directory / "figures"
     files = [path, *draw_attention(path, figures)]
     if heads := result["segment"]["heads"]:  # the page shows single heads
@@ -41,10 +44,9 @@ def _measure(
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return the JSON and the arrays; after Ctrl-C those of the tokens read until then."""
     model, tokens = trained.model, text.tokens
-    memory, batch_size = settings.memory_length, settings.batch_size
+    memory, segment, batch_size = settings.memory_length, settings.segment_length, settings.batch_size
     if memory is None:
         memory = memory_length_of_run(trained.description.get("reading") or {})
-    segment = settings.segment_length
     if segment is None:
         segment = max(1, min(memory, ROWS))
     maps.check_lengths(len(tokens), memory, segment, batch_size)
@@ -57,15 +59,12 @@ def _measure(
     maps.check_segment(model, len(tokens), position, memory, segment, settings.heads or [0])
     averaged = tokens if settings.tokens is None else tokens[: memory + settings.tokens]
     with inference_context(model, settings.device, "32-true"):
-        means, complete = _read_means(
-            maps.mean_attention(model, averaged, memory, segment, batch_size, settings.terms)
-        )
+        segments = maps.mean_attention(model, averaged, memory, segment, batch_size, settings.terms)
+        means, complete = _read_means(segments)
         entropy = means.mean("entropy")
-        heads = (
-            maps.representative_heads(entropy)
-            if settings.heads is None
-            else dict.fromkeys(settings.heads, "chosen by hand")
-        )
+        heads = maps.representative_heads(entropy)
+        if settings.heads is not None:
+            heads = dict.fromkeys(settings.heads, "chosen by hand")
         try:
             maps_of_heads = maps.attention_at(model, tokens, position, memory, segment, list(heads))
         except KeyboardInterrupt:  # keep the means, which took long
@@ -145,14 +144,6 @@ def terms_note(terms: tuple[str, ...], encoding: str) -> str:
     absent = [f"({term})" for term in "abcd" if term not in terms]
     have = " and ".join(f"({term})" for term in terms)
     return f"the scores of {encoding} positions have the terms {have}; there is no {' and no '.join(absent)}"
-
-
-def _write(path: Path, result: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-    """Write the arrays beside the JSON, and the JSON last, so that it never stands without them."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_path(path.with_suffix(".npz")) as part, part.open("wb") as file:
-        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]  # names of arrays, not options
-    runner.write_result(path, result)
 
 
 def as_table(result: dict[str, Any], arrays: dict[str, np.ndarray]) -> Table:

@@ -1,22 +1,15 @@
 """`txl import` and `txl export`: convert checkpoints."""
 
 import argparse
-import json
 
 from txl.interop.checkpoints import export, load_foreign
+from txl.interop.huggingface import read_json
 from txl.model.cost import parameter_counts
 from txl.verbs.runner import console
 
 
 def run(arguments: argparse.Namespace) -> int:
-    config = None
-    if arguments.config:
-        try:
-            config = json.loads(arguments.config.read_text("utf-8"))
-        except ValueError as error:
-            raise ValueError(f"{arguments.config} is not JSON: {error}") from error
-        if not isinstance(config, dict):
-            raise ValueError(f"{arguments.config} must be a JSON object: the authors' options by name")
+    config = read_json(arguments.config) if arguments.config else None
     if arguments.target.exists():
         raise FileExistsError(f"{arguments.target} exists already; choose another name or remove it")
     model, description = load_foreign(arguments.source, config)

@@ -1,6 +1,7 @@
 """`txl generate`: continue a prompt, as in the paper's Appendix E."""
 
 import itertools
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from txl.terminal import progress_bar
 from txl.verbs import runner
 from txl.verbs.settings import GenerateSettings
 
-SEPARATOR = "---"  # the line between the prompts of a file
+SEPARATOR = r"(?m)\n?^---\r?$\n?"  # the line between the prompts of a file, with the line ends around it
 
 
 def run(trained: TrainedModel, settings: GenerateSettings, path: Path) -> runner.Outcome:
@@ -81,13 +82,7 @@ def split_file(file: Path) -> list[str]:
         text = file.read_bytes().decode().removesuffix("\n")
     except UnicodeDecodeError as error:
         raise ValueError(f"file={file} is no text in UTF-8: {error}") from error
-    pieces: list[list[str]] = [[]]
-    for line in text.split("\n"):
-        if line.removesuffix("\r") == SEPARATOR:
-            pieces.append([])
-        else:
-            pieces[-1].append(line)
-    return ["\n".join(piece) for piece in pieces]
+    return re.split(SEPARATOR, text)
 
 
 def encode(trained: TrainedModel, text: str) -> list[int]:

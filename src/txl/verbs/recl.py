@@ -90,10 +90,10 @@ def _score_member(
     """Return the scores `[J, P]` of a model, and the name of the file that keeps them."""
     cut = [min(length, one.cap or length) for length in lengths]
     distinct = sorted(set(cut))
-    key = json.dumps([one.sha256(), one.reading, text.sha256(), distinct, positions.tolist()])
+    described = json.dumps([one.sha256(), one.reading, text.sha256(), distinct, positions.tolist()])
+    key = hashlib.sha256(described.encode()).hexdigest()
     name = re.sub(r"\W+", "_", one.name)
-    path = folder / "scores" / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:8]}.npz"
-    key = hashlib.sha256(key.encode()).hexdigest()
+    path = folder / "scores" / f"{name}-{key[:8]}.npz"
     scores_JP = load_scores(path, key, (len(distinct), len(positions)))
     if np.isnan(scores_JP).any():
         with (

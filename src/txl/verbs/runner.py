@@ -70,7 +70,6 @@ def run(arguments: argparse.Namespace) -> int:
 
     trained = load(arguments.source, settings.trust)
     path = result_path(trained.directory, name, arguments.overrides, settings.out)
-    check_writable(path)
     return verb.run(trained, settings, path).show()
 
 
@@ -96,11 +95,14 @@ def result_path(directory: Path, verb: str, words: Iterable[str], out: Path | No
     """Return where a verb writes its JSON: `out`, or a file in `evaluations/` of the run.
 
     The name ends in a hash of the settings, so that the same command finds its file again.
+
+    Raises:
+        ValueError: the file cannot be written.
     """
-    if out is not None:
-        return out
     digest = hashlib.sha256("\n".join(sorted(words)).encode()).hexdigest()[:8]
-    return directory / "evaluations" / f"{verb}-{digest}.json"
+    path = out or directory / "evaluations" / f"{verb}-{digest}.json"
+    check_writable(path)
+    return path
 
 
 def check_writable(path: Path) -> None:

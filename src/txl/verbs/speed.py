@@ -53,7 +53,6 @@ def run(arguments: argparse.Namespace) -> int:
     settings.batch_size = settings.batch_size or batch
     title = sources[0] if sources else " ".join(shape)
     path = runner.result_path(folder, "speed", arguments.overrides, settings.out)
-    runner.check_writable(path)
     figure = (settings.out.parent if settings.out else folder / "figures") / f"{path.stem}.png"
     result = {"schema": 1, "verb": "speed", "shape": title, "random_parameters": not sources}
     return _measure(model, result, settings, path, figure).show()
