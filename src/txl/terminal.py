@@ -1,15 +1,13 @@
 """What is shown on a terminal: the console that log, bars and tables share, and the progress of long work."""
 
-from __future__ import annotations
-
 import copy
 import logging
 import math
 import os
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -19,7 +17,7 @@ from rich.progress import (
     BarColumn,
     DownloadColumn,
     Progress,
-    TaskID,
+    ProgressColumn,
     TaskProgressColumn,
     TextColumn,
     TimeRemainingColumn,
@@ -69,7 +67,11 @@ def new_table(*headings: str, left: Collection[str] = (), **options: Any) -> Tab
 
 @contextmanager
 def progress_bar(
-    description: str, total: float | None = None, visible: bool = True
+    description: str,
+    total: float | None = None,
+    visible: bool = True,
+    completed: int = 0,
+    columns: Sequence[ProgressColumn] = (),
 ) -> Iterator[Callable[..., None]]:
     """Show a bar on standard error, if that is a terminal.
 
@@ -77,57 +79,40 @@ def progress_bar(
         A function that updates it, with the keywords of `rich.progress.Progress.update`: advance, completed,
         total, description.
     """
-    text = TextColumn("{task.description}", markup=False)
     errors = Console(stderr=True)
     with Progress(
-        text,
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeRemainingColumn(),
+        TextColumn("{task.description}", markup=False),
+        *(columns or (BarColumn(), TaskProgressColumn(), TimeRemainingColumn())),
         console=errors,
         transient=True,
         disable=not (visible and errors.is_terminal),
     ) as bar:
-        yield partial(bar.update, bar.add_task(description, total=total))
+        yield partial(bar.update, bar.add_task(description, total=total, completed=completed))
 
 
-class ByteProgress:
+class ByteProgress(ExitStack):
     """A context that shows progress in bytes: a bar on a terminal, elsewhere a log line every 15 s.
 
     It shows nothing in the first 1.5 s.
     """
 
     def __init__(self, description: str, total: int | None = None, completed: int = 0) -> None:
+        super().__init__()
         self.description, self.total, self.completed = description, total, completed
-        self._progress: Progress | None = None
-        self._task = TaskID(0)
-
-    def __enter__(self) -> ByteProgress:
         self._started, self._logged = time.monotonic(), -math.inf
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._progress:
-            self._progress.stop()
+        self._update: Callable[..., None] | None = None
 
     def advance(self, count: int) -> None:
         self.completed += count
         now = time.monotonic()
-        if self._progress:
-            self._progress.update(self._task, completed=self.completed)
+        if self._update:
+            self._update(completed=self.completed)
         elif now - self._started < SILENT_SECONDS:
             return
-        elif (stderr := Console(stderr=True)).is_terminal:
-            columns = (
-                TextColumn("{task.description}", markup=False),
-                BarColumn(),
-                DownloadColumn(),
-                TransferSpeedColumn(),
-                TimeRemainingColumn(),
-            )
-            self._progress = Progress(*columns, console=stderr, transient=True)
-            self._task = self._progress.add_task(self.description, total=self.total, completed=self.completed)
-            self._progress.start()
+        elif Console(stderr=True).is_terminal:
+            columns = BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()
+            bar = progress_bar(self.description, self.total, completed=self.completed, columns=columns)
+            self._update = self.enter_context(bar)
         elif now - self._logged > LINE_SECONDS:
             total = f" of {self.total / 1e6:,.0f}" if self.total else ""
             log.info("%s: %s%s MB", self.description, f"{self.completed / 1e6:,.0f}", total)

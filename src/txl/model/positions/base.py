@@ -30,7 +30,13 @@ class DistanceScores(NamedTuple):
         (`j > M + i`) are meaningless; attention masks them.
         """
         by_distance = self.by_distance(length)
-        return None if by_distance is None else scores_by_key(by_distance, key_length)
+        if by_distance is None:
+            return None
+        missing = key_length + 1 - by_distance.shape[-1]
+        if missing > 0:
+            farthest = by_distance[..., :1].expand(*by_distance.shape[:-1], missing)
+            by_distance = torch.cat([farthest, by_distance], dim=-1)
+        return relative_shift(by_distance)
 
     def by_distance(self, length: int) -> Tensor | None:
         """Return the same scores indexed by distance, `[B or 1, H, L, R]`."""
@@ -150,18 +156,6 @@ def relative_shift(by_distance: Tensor) -> Tensor:
     # Row i has to move left by L - i. Dropping the first L entries of the flat array and reading rows that
     # are one column shorter does just that: entry (i, j) of the result is entry (i, j + L - i) of the input.
     return by_distance.flatten(-2)[..., length:].unflatten(-1, (length, columns - 1))
-
-
-def scores_by_key(by_distance: Tensor, key_length: int) -> Tensor:
-    """Turn scores of the distances R - 1, …, 0, `[…, L, R]`, into scores by key `[…, L, K]`.
-
-    R is at most K + 1. Keys at larger distances get the score of the distance R - 1.
-    """
-    missing = key_length + 1 - by_distance.shape[-1]
-    if missing > 0:
-        farthest = by_distance[..., :1].expand(*by_distance.shape[:-1], missing)
-        by_distance = torch.cat([farthest, by_distance], dim=-1)
-    return relative_shift(by_distance)
 
 
 def check_clamp(clamp_length: int | None) -> None:
