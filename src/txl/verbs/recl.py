@@ -96,18 +96,14 @@ def _score_member(
     path = folder / "scores" / f"{name}-{key[:8]}.npz"
     scores_JP = load_scores(path, key, (len(distinct), len(positions)))
     if np.isnan(scores_JP).any():
-        with (
-            inference_context(one.model, settings.device, "32-true"),
-            progress_bar(one.name) as update,
-        ):
+        with inference_context(one.model, settings.device, "32-true"), progress_bar(one.name) as update:
             window = text.tokens[positions[-1] - distinct[-1] : positions[-1] + 1].astype(np.int64)
             ahead = reads_ahead(one.reader, torch.from_numpy(window[None]), distinct)
             reader = SeparateContexts(one.reader) if ahead else one.reader
+            steps = score(reader, text.tokens, positions, distinct, settings.batch_size, scores_JP)
             saved = time.monotonic()
             try:
-                for done, total in score(
-                    reader, text.tokens, positions, distinct, settings.batch_size, scores_JP
-                ):
+                for done, total in steps:
                     update(completed=done, total=total)
                     if time.monotonic() - saved > SAVE_EVERY:
                         save_scores(path, key, scores_JP, positions, distinct)

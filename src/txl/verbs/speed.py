@@ -44,11 +44,8 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         with runner.composed_settings(shape, "speed") as composed:
             model, config = untrained(composed)
-        segment, batch, folder = (
-            config.evaluation.segment_length,
-            config.evaluation.batch_size,
-            Path("outputs"),
-        )
+        own = config.evaluation
+        segment, batch, folder = own.segment_length, own.batch_size, Path("outputs")
     settings.segment_length = settings.segment_length or segment
     settings.batch_size = settings.batch_size or batch
     title = sources[0] if sources else " ".join(shape)
