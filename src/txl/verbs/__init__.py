@@ -1,1 +1,1 @@
-"""The command line beside training: one file a verb, each with `add_to(verbs)`."""
+"""The command line beside training: one file a verb, each with `run`; `arguments.py` has their words."""

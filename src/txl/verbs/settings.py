@@ -38,7 +38,7 @@ class PrecisionSettings(ModelSettings):
 
 @dataclass
 class EvaluateSettings(PrecisionSettings):
-    """Settings of the verb; null takes the value of the run's own evaluation.
+    """Settings of `txl evaluate`; null takes the value of the run's own evaluation.
 
     Attributes:
         split: valid, test or train of the run's corpus (test)
@@ -81,7 +81,7 @@ class EvaluateSettings(PrecisionSettings):
 
 @dataclass
 class ReclSettings(ModelSettings):
-    """Settings of the verb.
+    """Settings of `txl recl`.
 
     Attributes:
         names: of the models, in their order; null for the ends of their paths
@@ -138,7 +138,7 @@ class ReclSettings(ModelSettings):
 
 @dataclass
 class SpeedSettings(PrecisionSettings):
-    """Settings of the verb, beside those of `train.py`.
+    """Settings of `txl speed`, beside those of `train.py`.
 
     Attributes:
         attention_length: keys a prediction attends to, itself included ([800,1800,2800,3800], as in Table 9)
@@ -176,7 +176,7 @@ class SpeedSettings(PrecisionSettings):
 
 @dataclass
 class AttentionSettings(ModelSettings):
-    """Settings of the verb.
+    """Settings of `txl attention`.
 
     Attributes:
         split: train, valid or test of the run's corpus (valid)
@@ -214,7 +214,7 @@ class AttentionSettings(ModelSettings):
 
 @dataclass
 class GenerateSettings(PrecisionSettings):
-    """Settings of the verb. Without prompt, file or position, a random position of the split is continued.
+    """Settings of `txl generate`. Without prompt, file or position, a random position of the split is continued.
 
     Attributes:
         prompt: the text to continue
