@@ -214,7 +214,7 @@ class AttentionSettings(ModelSettings):
 
 @dataclass
 class GenerateSettings(PrecisionSettings):
-    """Settings of `txl generate`. Without prompt, file or position, a random position of the split is continued.
+    """Settings of `txl generate`. Without prompt, file or position, it continues the split at a random token.
 
     Attributes:
         prompt: the text to continue
