@@ -16,8 +16,8 @@ from rich.text import Text
 from txl.evaluation.speed import SpeedCase, check, measure, vanilla_copy
 from txl.model import TransformerXL
 from txl.report.figures.speed import draw_speed
+from txl.runs.cost import untrained
 from txl.runs.trained import PRECISIONS, inference_context, load
-from txl.runs.untrained import untrained
 from txl.settings.compose import CONF, groups
 from txl.settings.schema import Config
 from txl.sweeps.definition import ABLATIONS, read
