@@ -2,32 +2,22 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
 from txl.report.measures import Measure, Metric, at, measures_for, metric_for
 from txl.report.records import Row, RunRecord, Sweep
-from txl.report.settings import differing, settings_table
+from txl.report.settings import differences_within, settings_of
 from txl.report.statistics import Difference, Sample, difference, sample_of
 from txl.report.sweeps import one_line
 
 NONE = "–"
-UNKNOWN = "n = 1, noise unknown"
 DIFFERENCES = (
     "Ours with Welch's 95 % interval, which allows the two rows different variances; beyond noise: the "
     "interval leaves out zero."
 )
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column; neighbours with the same group share a heading."""
-
-    heading: str
-    group: str = ""
-    number: bool = False
 
 
 @dataclass(frozen=True)
@@ -38,11 +28,29 @@ class Cell:
     number: float | None = None
 
 
+@dataclass(frozen=True)
+class Column:
+    """A column; neighbours with the same group share a heading."""
+
+    heading: str
+    cells: Sequence[Cell]
+    group: str = ""
+    number: bool = False
+
+
+def text_column(heading: str, texts: Iterable[str]) -> Column:
+    return Column(heading, [Cell(text) for text in texts])
+
+
 @dataclass
 class Grid:
     title: str
     columns: list[Column]
-    rows: list[list[Cell]]
+    note: str = ""
+
+    @property
+    def rows(self) -> list[tuple[Cell, ...]]:
+        return list(zip(*(column.cells for column in self.columns), strict=True))
 
     @property
     def groups(self) -> list[tuple[str, int]]:
@@ -64,7 +72,7 @@ class Report:
     problems: list[str]
     settings: list[tuple[str, str]]
     row_settings: Grid | None
-    notes: list[str] = field(default_factory=list)
+    notes: list[str]
 
 
 @dataclass(frozen=True)
@@ -94,16 +102,15 @@ Found = dict[tuple[str, str], Measured]  # by row name and measure key
 
 
 def measured(sweep: Sweep) -> tuple[list[Measure], Found]:
-    metric = metric_for(_units(run for row in sweep.rows for run in row.completed) or {"byte"})
-    measures = measures_for(sweep.measures, metric, any(row.runs for row in sweep.rows))
+    metric = metric_for(_units(run for run in sweep.runs if run.status == "completed") or {"byte"})
+    measures = measures_for(sweep.measures, metric, bool(sweep.runs))
     found: Found = {}
     reference = sweep.reference
     for measure in measures:
         decimals = max((_decimals(row.published.get(measure.key)) for row in sweep.rows), default=0)
         ours = {row.name: _measure_row(row, measure, decimals) for row in sweep.rows}
         base = ours[reference.name] if reference else None
-        for row in sweep.rows:
-            found[row.name, measure.key] = _compare(ours[row.name], base) if base else ours[row.name]
+        found |= {(name, measure.key): _compare(one, base) for name, one in ours.items()}
     return measures, found
 
 
@@ -121,19 +128,18 @@ def _measure_row(row: Row, measure: Measure, decimals: int) -> Measured:
     return Measured(row, measure, values, not_finite, sample_of(list(values.values())), text, number)
 
 
-def _compare(one: Measured, base: Measured) -> Measured:
-    if one.row is base.row or not one.measure.compared:
+def _compare(one: Measured, base: Measured | None) -> Measured:
+    if base is None or one.row is base.row or not one.measure.compared:
         return one
     ours = paper = None
-    if one.sample and base.sample and texts(one.row) == texts(base.row):
+    if one.sample and base.sample and _text_hashes(one.row) == _text_hashes(base.row):
         ours = difference(one.sample, base.sample)
     if one.published_number is not None and base.published_number is not None:
         paper = one.published_number - base.published_number
     return replace(one, difference=ours, published_difference=paper)
 
 
-def texts(row: Row) -> set[str | None]:
-    """Return the hashes of the texts that the completed runs read."""
+def _text_hashes(row: Row) -> set[str | None]:
     return {at(run.results, "data", "sha256") for run in row.completed}
 
 
@@ -169,7 +175,9 @@ def status_of(row: Row) -> str:
 def problems_of(sweep: Sweep) -> list[str]:
     """Return a line for each row and reason why runs of it gave no number."""
     lines = []
-    for row in (row for row in sweep.rows if not row.same_run):
+    for row in sweep.rows:
+        if row.same_run:
+            continue
         seeds_by_reason: dict[str, list[str]] = {}
         for run in row.runs:
             if run.status != "completed":
@@ -188,22 +196,18 @@ def problems_of(sweep: Sweep) -> list[str]:
 def report_of(sweep: Sweep) -> Report:
     measures, found = measured(sweep)
     rows = [row for row in sweep.rows if row.completed and not row.same_run]
-    same, headings, cells = settings_table([(row.name, row.results) for row in rows])
-    row_settings = None
-    if headings:
-        lines = [[Cell(row.name), *map(Cell, line)] for row, line in zip(rows, cells, strict=True)]
-        row_settings = Grid(
-            "Settings that differ between rows", [Column("row"), *map(Column, headings)], lines
-        )
+    shared, differing = settings_of([row.results for row in rows])
+    columns = [text_column(heading, texts) for heading, texts in differing.items()]
+    names = text_column("row", [row.name for row in rows])
     return Report(
         sweep.title,
         _about(sweep, found),
-        metric_for(_units(run for row in sweep.rows for run in row.runs)),
+        metric_for(_units(sweep.runs)),
         _results(sweep, measures, found),
         _differences(sweep, measures, found),
         problems_of(sweep),
-        same,
-        row_settings,
+        shared,
+        Grid("Settings that differ between rows", [names, *columns]) if columns else None,
         sweep.notes + _mixed(rows),
     )
 
@@ -225,45 +229,34 @@ def _about(sweep: Sweep, found: Found) -> list[str]:
 def _mixed(rows: list[Row]) -> list[str]:
     lines = []
     for row in rows:
-        if keys := differing(row.results):
+        if keys := differences_within(row.results):
             lines.append(f"{row.name}: its seeds were not run with the same settings: {', '.join(keys)}.")
-    if len({frozenset(texts(row)) for row in rows}) > 1:
+    if len({frozenset(_text_hashes(row)) for row in rows}) > 1:
         lines.append("Not all rows read the same text; no difference is taken between those that did not.")
     return lines
 
 
-def _with_unit(heading: str, measure: Measure) -> str:
-    return f"{heading}, {measure.unit}" if measure.unit else heading
-
-
 def _results(sweep: Sweep, measures: list[Measure], found: Found) -> Grid:
-    labelled = any(row.label != row.name for row in sweep.rows)
-    columns = [Column("row"), *([Column("model")] if labelled else []), *map(Column, sweep.columns.values())]
-    ours = any(row.ours for row in sweep.rows)
-    published = {key for (_, key), one in found.items() if one.published is not None}
-    count_runs = ours and bool(measures)
-    columns += [Column("n", number=True)] * count_runs
+    rows = sweep.rows
+    columns = [text_column("row", [row.name for row in rows])]
+    if any(row.label != row.name for row in rows):
+        columns.append(text_column("model", [row.label for row in rows]))
+    for key, heading in sweep.columns.items():
+        columns.append(text_column(heading, [row.cells.get(key, "") for row in rows]))
+    ours = any(row.ours for row in rows)
+    if ours and measures:
+        columns.append(Column("n", [_count(row) for row in rows], number=True))
     for measure in measures:
-        paper = measure.key in published
-        if ours and paper:
-            columns.append(Column(_with_unit("ours", measure), measure.heading, True))
-            columns.append(Column("paper", measure.heading, True))
-        elif ours or paper:
-            columns.append(
-                Column(_with_unit(measure.heading, measure) if ours else measure.heading, number=True)
-            )
-    columns.append(Column("status"))
-    lines = []
-    for row in sweep.rows:
-        line = [Cell(row.name), *([Cell(row.label)] if labelled else [])]
-        line += [Cell(row.cells.get(column, "")) for column in sweep.columns]
-        line += [_count(row)] * count_runs
-        for measure in measures:
-            one = found[row.name, measure.key]
-            line += [_our_number(one)] * ours
-            line += [Cell(one.published or NONE, one.published_number)] * (measure.key in published)
-        lines.append([*line, Cell(status_of(row))])
-    return Grid(sweep.title, columns, lines)
+        numbers = [found[row.name, measure.key] for row in rows]
+        paper = any(one.published is not None for one in numbers)
+        group = measure.heading if ours and paper else ""
+        if ours:
+            heading = measure.with_unit("ours" if paper else measure.heading)
+            columns.append(Column(heading, [_our_number(one) for one in numbers], group, True))
+        if paper:
+            cells = [Cell(one.published or NONE, one.published_number) for one in numbers]
+            columns.append(Column("paper" if ours else measure.heading, cells, group, True))
+    return Grid(sweep.title, [*columns, text_column("status", map(status_of, rows))])
 
 
 def _count(row: Row) -> Cell:
@@ -289,46 +282,38 @@ def _our_number(one: Measured) -> Cell:
 
 def _differences(sweep: Sweep, measures: list[Measure], found: Found) -> Grid | None:
     reference = sweep.reference
-    compared = []
-    for measure in (measure for measure in measures if measure.compared):
-        ours = any(found[row.name, measure.key].difference for row in sweep.rows)
-        paper = any(found[row.name, measure.key].published_difference is not None for row in sweep.rows)
-        compared.append((measure, ours, paper))
-    if reference is None or not any(ours or paper for _, ours, paper in compared):
+    if reference is None:
         return None
-    columns = [Column("row")]
-    for measure, ours, paper in compared:
-        group = measure.heading
-        columns += [Column(_with_unit("ours", measure), group, True), Column("beyond noise", group)] * ours
-        columns += [Column("paper", group, True)] * paper
-    lines = []
-    for row in sweep.rows:
-        if row is reference:
-            continue
-        line = [Cell(row.name)]
-        for measure, ours, paper in compared:
-            one = found[row.name, measure.key]
-            line += difference_of(one, reference) * ours
-            line += [_signed(one.published_difference, one, reference)] * paper
-        lines.append(line)
+    rows = [row for row in sweep.rows if row is not reference]
+    columns = [text_column("row", [row.name for row in rows])]
+    for measure in measures:
+        group, numbers = measure.heading, [found[row.name, measure.key] for row in rows]
+        if any(one.difference for one in numbers):
+            ours, beyond_noise = zip(*(difference_of(one, reference) for one in numbers), strict=True)
+            columns.append(Column(measure.with_unit("ours"), ours, group, True))
+            columns.append(Column("beyond noise", beyond_noise, group))
+        if any(one.published_difference is not None for one in numbers):
+            columns.append(Column("paper", [_signed(one, reference) for one in numbers], group, True))
     title = f"Differences to {reference.name}"
-    return Grid(title, columns, lines)
+    return Grid(title, columns, DIFFERENCES) if len(columns) > 1 else None
 
 
-def difference_of(one: Measured, reference: Row) -> list[Cell]:
+def difference_of(one: Measured, reference: Row) -> tuple[Cell, Cell]:
     """Return the cells of our difference with its interval, and of whether it exceeds the seed noise."""
     digits, found = one.measure.digits, one.difference
     if found is None:
-        other = one.sample and texts(one.row) != texts(reference)
-        return [Cell("other text" if other else NONE), Cell(NONE)]
+        other = one.sample and _text_hashes(one.row) != _text_hashes(reference)
+        return Cell("other text" if other else NONE), Cell(NONE)
+    text = f"{found.value:+.{digits}f}"
     if found.half_width is None:
-        return [Cell(f"{found.value:+.{digits}f}", found.value), Cell(UNKNOWN)]
+        return Cell(text, found.value), Cell("n = 1, noise unknown")
     low, high = found.value - found.half_width, found.value + found.half_width
-    text = f"{found.value:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
-    return [Cell(text, found.value), Cell("yes" if found.exceeds_noise else "no")]
+    text += f" [{low:+.{digits}f}, {high:+.{digits}f}]"
+    return Cell(text, found.value), Cell("yes" if found.exceeds_noise else "no")
 
 
-def _signed(value: float | None, one: Measured, reference: Row) -> Cell:
+def _signed(one: Measured, reference: Row) -> Cell:
+    value = one.published_difference
     if value is None:
         return Cell(NONE)
     decimals = max(_decimals(one.published_number), _decimals(reference.published.get(one.measure.key)))

@@ -1,21 +1,30 @@
-"""What a table can show of a run: its measures, read from `results.json`."""
+"""The measures that a table can show: numbers of a run, read from `results.json`."""
 
 import difflib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from txl.records.units import metric_of
+from txl.records.units import metric_of, score_key
 
 Results = dict[str, Any]
+Reader = Callable[[Results], float | None]  # `None` if the results lack the number, nan if it was not finite
 
 
 @dataclass(frozen=True)
 class Metric:
-    """How a loss is shown: what of perplexity, bits and nats, with how many digits."""
+    """How losses are shown: as perplexity, bits or nats.
+
+    Attributes:
+        key: in the scores of `results.json`.
+        logged: in `metrics.jsonl`, after `train/` or `valid/`.
+        digits: decimals printed.
+    """
 
     key: str
+    logged: str
     name: str
     digits: int
 
@@ -25,28 +34,30 @@ class Measure:
     """One number of a run.
 
     Attributes:
-        key: its name in a table's definition.
-        unit: what it is measured in; empty for a plain count.
-        digits: behind the point, where it is printed.
-        value: reads it from the results: `None` if they do not have it, nan if it was not finite.
-        compared: whether differences to the first row are of interest.
-        size: what one printed unit is in the units of `value`.
+        key: its name in the definition of a table.
+        unit: empty for a plain count.
+        digits: decimals printed.
+        compared: whether the table shows differences to its first row.
+        size: of one printed unit, in the unit of `value`.
     """
 
     key: str
     heading: str
-    unit: str
-    digits: int
-    value: Callable[[Results], float | None]
+    value: Reader
+    unit: str = ""
+    digits: int = 0
     compared: bool = False
     size: int = 1
 
     def shown(self, value: float) -> str:
         return f"{value / self.size:,.{self.digits}f}"
 
+    def with_unit(self, heading: str) -> str:
+        return f"{heading}, {self.unit}" if self.unit else heading
+
 
 def at(results: Results | None, *keys: str) -> Any:
-    """Return what stands under nested keys, `None` where one is missing."""
+    """Return the value under nested keys, `None` where one is missing."""
     found: Any = results
     for key in keys:
         if not isinstance(found, dict):
@@ -56,24 +67,22 @@ def at(results: Results | None, *keys: str) -> Any:
 
 
 def metric_for(units: set[str]) -> Metric:
-    """Return how losses of texts in these units are shown: nats where they have no unit in common."""
-    if not units:  # no run came so far as to read a text
-        return Metric("loss", "", 3)
-    kinds = {metric_of(unit) for unit in units}
-    if len(kinds) != 1:
-        return Metric("loss", "nats per token", 3)
-    ((key, name),) = kinds
-    return Metric(key, name, 2) if key == "perplexity" else Metric("bits_per_character", name, 3)
+    """Return how losses on texts in these units are shown: in nats if the units have no metric in common."""
+    metrics = {(score_key(unit), *metric_of(unit)) for unit in units}
+    if len(metrics) == 1:
+        key, logged, name = metrics.pop()
+        return Metric(key, logged, name, 2 if key == "perplexity" else 3)
+    return Metric("loss", "loss", "nats per token" if metrics else "", 3)
 
 
 def measures_for(keys: list[str], metric: Metric, measured: bool) -> list[Measure]:
     """Return the measures of a table.
 
     Args:
-        measured: whether any row is run here; a table of published numbers alone may have others.
+        measured: whether any row is run here; a table of published numbers alone may have other measures.
 
     Raises:
-        ValueError: no such measure, with the nearest name.
+        ValueError: a key is unknown; the error names the nearest one.
     """
     known = {measure.key: measure for measure in _all(metric)}
     for key in keys:
@@ -81,44 +90,32 @@ def measures_for(keys: list[str], metric: Metric, measured: bool) -> list[Measur
             nearest = difflib.get_close_matches(key, known, 1)
             hint = f"; did you mean {nearest[0]}?" if nearest else ""
             raise ValueError(f"measure {key!r} is not one of {', '.join(known)}{hint}")
-    return [known.get(key) or Measure(key, key.replace("_", " "), "", 3, lambda _: None) for key in keys]
-
-
-def attention_at(results: Results, length: int | None) -> list[dict[str, Any]]:
-    """Return the entries of an attention length among those that were tried."""
-    return [entry for entry in results.get("attention") or [] if entry["attention_length"] == length]
-
-
-def attention_scores(results: Results, metric: Metric) -> dict[int, float]:
-    """Return the validation score at each attention length that was tried; nan where it was not finite."""
-    entries = results.get("attention") or []
-    return {entry["attention_length"]: _number(entry.get(metric.key)) for entry in entries}
+    return [known.get(key) or Measure(key, key.replace("_", " "), lambda _: None, digits=3) for key in keys]
 
 
 def _all(metric: Metric) -> list[Measure]:
-    loss: dict[str, Any] = {"unit": metric.name, "digits": metric.digits, "compared": True}
-
-    def score(split: str) -> Callable[[Results], float | None]:
+    def score(split: str) -> Reader:
         return lambda results: _number(results[split].get(metric.key)) if results.get(split) else None
 
-    def number(*keys: str) -> Callable[[Results], float | None]:
+    def number(*keys: str) -> Reader:
         return lambda results: None if (value := at(results, *keys)) is None else float(value)
 
+    def init(results: Results) -> float | None:
+        length = trained_attention(results)
+        return None if length is None else attention_scores(results, metric).get(length)
+
+    losses: dict[str, Reader] = {"valid": score("valid"), "test": score("test"), "init": init}
+    losses["best"] = partial(_best, metric=metric)
     return [
-        Measure("valid", "valid", value=score("valid"), **loss),
-        Measure("test", "test", value=score("test"), **loss),
-        Measure("init", "init", value=lambda results: _init(results, metric), **loss),
-        Measure("best", "best", value=lambda results: _best(results, metric), **loss),
-        Measure(
-            "attention_length", "attention length", "", 0, lambda results: best_attention(results, metric)
-        ),
-        Measure("parameters", "parameters", "", 0, number("model", "parameters")),
-        Measure("peak_memory", "peak memory", "MiB", 0, number("training", "peak_memory_bytes"), size=2**20),
-        Measure("tokens_per_second", "tokens per second", "", 0, number("training", "tokens_per_second")),
-        Measure("slowdown", "slowdown", "", 0, _slowdown),
-        Measure("recl_r10", "r = 0.1", "", 0, number("recl", "0.1")),
-        Measure("recl_r50", "r = 0.5", "", 0, number("recl", "0.5")),
-        Measure("recl_r100", "r = 1.0", "", 0, number("recl", "1")),
+        *(Measure(key, key, value, metric.name, metric.digits, True) for key, value in losses.items()),
+        Measure("attention_length", "attention length", partial(best_attention, metric=metric)),
+        Measure("parameters", "parameters", number("model", "parameters")),
+        Measure("peak_memory", "peak memory", number("training", "peak_memory_bytes"), "MiB", size=2**20),
+        Measure("tokens_per_second", "tokens per second", number("training", "tokens_per_second")),
+        Measure("slowdown", "slowdown", _slowdown),
+        Measure("recl_r10", "r = 0.1", number("recl", "0.1")),
+        Measure("recl_r50", "r = 0.5", number("recl", "0.5")),
+        Measure("recl_r100", "r = 1.0", number("recl", "1")),
     ]
 
 
@@ -127,6 +124,7 @@ def _number(value: float | None) -> float:
 
 
 def trained_attention(results: Results) -> int | None:
+    """Return the attention length of training; `None` if it is unknown."""
     training = at(results, "config", "training") or {}
     if training.get("attention_length"):
         return training["attention_length"]
@@ -134,10 +132,16 @@ def trained_attention(results: Results) -> int | None:
     return None if segment is None or memory is None else segment + memory
 
 
-def best_attention(results: Results, metric: Metric) -> float | None:
-    """Return the shortest attention length whose score, as printed, is the best of those that were tried.
+def attention_scores(results: Results, metric: Metric) -> dict[int, float]:
+    """Return the validation score by attention length, of all lengths tried; nan where it was not finite."""
+    entries = results.get("attention") or []
+    return {entry["attention_length"]: _number(entry.get(metric.key)) for entry in entries}
 
-    `None` if none was, nan if no score was finite.
+
+def best_attention(results: Results, metric: Metric) -> float | None:
+    """Return the shortest attention length with the best score in printed digits.
+
+    `None` if no length was tried, nan if no score was finite.
     """
     best = _best(results, metric)
     if best is None or math.isnan(best):
@@ -147,18 +151,13 @@ def best_attention(results: Results, metric: Metric) -> float | None:
     return float(min(length for length, score in scores.items() if f"{score:.{metric.digits}f}" == printed))
 
 
-def _slowdown(results: Results) -> float | None:
-    """Return how much slower a token is without recurrence, at the one attention length of a row."""
-    found = [at(entry, "slowdown", "median") for entry in results.get("attention") or []]
-    return found[0] if len(found) == 1 else None
-
-
-def _init(results: Results, metric: Metric) -> float | None:
-    length = trained_attention(results)
-    return None if length is None else attention_scores(results, metric).get(length)
-
-
 def _best(results: Results, metric: Metric) -> float | None:
     scores = attention_scores(results, metric)
     finite = [score for score in scores.values() if math.isfinite(score)]
     return min(finite) if finite else math.nan if scores else None
+
+
+def _slowdown(results: Results) -> float | None:
+    """Return the slowdown of a token without recurrence, at the only attention length of the row."""
+    entries = results.get("attention") or []
+    return at(entries[0], "slowdown", "median") if len(entries) == 1 else None

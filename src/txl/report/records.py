@@ -1,10 +1,8 @@
-"""The data behind a report: a sweep, its rows, their runs and the figures of its evaluations."""
+"""The data of a report: a sweep, its rows, their runs and the figures of its evaluations."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-from txl.report.measures import attention_at
 
 
 @dataclass
@@ -24,7 +22,7 @@ class RunRecord:
     overrides: list[str]
     results: dict[str, Any]
     status: str
-    error: str | None
+    error: str | None = None
     evaluation: str | None = None
 
 
@@ -36,8 +34,8 @@ class Row:
         name: identifies the row across sweeps.
         cells: what distinguishes the row, by column.
         published: the paper's numbers, by measure.
-        same_run: the row whose runs this row takes further numbers from.
-        attention_length: of those numbers, if it is not that of the other row.
+        same_run: the row that was trained for this one too; this row shows further numbers of its runs.
+        attention_length: that the numbers are for; `None` for all lengths tried.
         ours: whether the row is run here; others are published numbers of another system.
         runs: sorted by seed.
     """
@@ -58,10 +56,13 @@ class Row:
     @property
     def results(self) -> list[dict[str, Any]]:
         """The results of completed runs, reduced to the row's attention length if it has one."""
-        results = [run.results for run in self.completed]
-        if self.attention_length is None:
-            return results
-        return [one | {"attention": attention_at(one, self.attention_length)} for one in results]
+        results = []
+        for run in self.completed:
+            tried = run.results.get("attention") or []
+            if self.attention_length is not None:
+                tried = [entry for entry in tried if entry["attention_length"] == self.attention_length]
+            results.append(run.results | {"attention": tried})
+        return results
 
 
 @dataclass
@@ -74,22 +75,33 @@ class EvaluationFigures:
 
     title: str
     place: str
-    figures: list[Path] = field(default_factory=list)
+    figures: list[Path]
 
 
 @dataclass
 class Sweep:
+    """A table's rows with their runs.
+
+    Attributes:
+        defined: whether a file of `ablations/` defines the table, not the runs that there are.
+    """
+
     name: str
-    scale: str | None
-    title: str
-    source: str | None
-    published_on: str | None
-    note: str | None
-    columns: dict[str, str]
-    measures: list[str]
     rows: list[Row]
+    measures: list[str]
+    title: str = ""
+    scale: str | None = None
+    source: str | None = None
+    published_on: str | None = None
+    note: str | None = None
+    columns: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     evaluations: list[EvaluationFigures] = field(default_factory=list)
+    defined: bool = False
+
+    @property
+    def runs(self) -> list[RunRecord]:
+        return [run for row in self.rows for run in row.runs]
 
     @property
     def reference(self) -> Row | None:

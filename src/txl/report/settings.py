@@ -1,39 +1,34 @@
-"""The settings that numbers were measured under, as people read them."""
+"""The settings that numbers were measured with, as text for readers."""
 
 import json
 from collections.abc import Callable
 from typing import Any
 
 from txl.records.files import flatten
-from txl.report.measures import at, trained_attention
+from txl.report.measures import Results, at, trained_attention
 
-Results = dict[str, Any]
-LENGTHS = ("segment_length", "memory_length", "attention_length")
-# What runs of one row may differ in: the seed, who is told about them, and where things lie on a machine.
+# Settings in which the runs of a row may differ: the seed, loggers, and paths of a machine.
 NO_SETTINGS = ("seed", "name", "logger", "data.path", "data.cache")
 
 
-def settings_table(
-    rows: list[tuple[str, list[Results]]],
-) -> tuple[list[tuple[str, str]], list[str], list[list[str]]]:
-    """Sort the settings of rows into those they share and those they do not.
+def settings_of(rows: list[list[Results]]) -> tuple[list[tuple[str, str]], dict[str, list[str]]]:
+    """Return the settings that all rows share, as (name, value), and the others by name, a value per row.
 
-    Returns:
-        The settings of all, as (name, value); the names of the others; and for each row their values.
+    Args:
+        rows: the results of the runs of each.
     """
-    same, headings, columns = [], [], []
+    shared, differing = [], {}
     for name, read in SETTINGS.items():
-        values = [_distinct(read(one) for one in results) for _, results in rows]
+        values = [" / ".join(dict.fromkeys(filter(None, map(read, results)))) for results in rows]
         if len(set(values)) > 1:
-            headings.append(name)
-            columns.append([value or "–" for value in values])
+            differing[name] = [value or "–" for value in values]
         elif values and values[0]:
-            same.append((name, values[0]))
-    return same, headings, [list(line) for line in zip(*columns, strict=True)]
+            shared.append((name, values[0]))
+    return shared, differing
 
 
-def differing(results: list[Results]) -> list[str]:
-    """Return the dotted names of the settings in which runs differ, beside their seed, with the values."""
+def differences_within(results: list[Results]) -> list[str]:
+    """Return the dotted names of the settings in which the seeds of a row differ, with their values."""
     settings = [comparable(one) for one in results]
     found = []
     for name in sorted({name for one in settings for name in one}):
@@ -44,117 +39,77 @@ def differing(results: list[Results]) -> list[str]:
 
 
 def comparable(results: Results) -> dict[str, Any]:
-    """Return what a run was asked for, by dotted names, but for its seed and the places of a machine."""
+    """Return the configuration of a run by dotted names, without `NO_SETTINGS`."""
     flat = flatten(at(results, "config") or {})
     return {name: value for name, value in flat.items() if not name.startswith(NO_SETTINGS)}
 
 
-def _distinct(values: Any) -> str:
-    return " / ".join(dict.fromkeys(value for value in values if value))
+def _value(*keys: str, show: Callable[[Any], str] = str) -> Callable[[Results], str]:
+    return lambda results: "" if (value := at(results, *keys)) is None else show(value)
 
 
-def _whole(*keys: str) -> Callable[[Results], str | None]:
-    return lambda results: None if (value := at(results, *keys)) is None else f"{value:,}"
+def _counts(counts: dict[str, int | None]) -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in counts.items() if count is not None)
 
 
-def _plain(*keys: str) -> Callable[[Results], str | None]:
-    return lambda results: None if (value := at(results, *keys)) is None else str(value)
+def _class_name(path: str) -> str:
+    return path.rpartition(".")[2]
 
 
-def _last(*keys: str) -> Callable[[Results], str | None]:
-    return lambda results: (str(at(results, *keys) or "").rpartition(".")[2]) or None
+def _scored(results: Results) -> str:
+    return _counts({split: at(results, split, "tokens_scored") for split in ("valid", "test")})
 
 
-def _text(results: Results) -> str | None:
-    data = results.get("data")
-    if not data:
-        return None
-    return f"{data.get('name')} ({data.get('unit')}, vocabulary of {data.get('vocabulary'):,})"
+def _sizes(model: dict[str, Any]) -> str:
+    return _counts({name: model.get(name) for name in ("n_layer", "d_model", "n_head", "d_head", "d_inner")})
 
 
-def _tokens(results: Results) -> str | None:
-    tokens = at(results, "data", "tokens") or {}
-    return ", ".join(f"{split} {count:,}" for split, count in tokens.items()) or None
+def _lengths(*lengths: int | None) -> str:
+    return "" if None in lengths else " / ".join(map(str, lengths))
 
 
-def _scored(results: Results) -> str | None:
-    found = [
-        f"{split} {results[split]['tokens_scored']:,}"
-        for split in ("valid", "test")
-        if at(results, split, "tokens_scored") is not None
-    ]
-    return ", ".join(found) or None
-
-
-def _sizes(results: Results) -> str | None:
-    model = at(results, "config", "model") or {}
-    sizes = [
-        f"{name} {model[name]:,}"
-        for name in ("n_layer", "d_model", "n_head", "d_head", "d_inner")
-        if model.get(name)
-    ]
-    return ", ".join(sizes) or None
-
-
-def _training_lengths(results: Results) -> str | None:
+def _training_lengths(results: Results) -> str:
     training = at(results, "config", "training") or {}
-    lengths = [training.get("segment_length"), training.get("memory_length"), trained_attention(results)]
-    return None if None in lengths else " / ".join(map(str, lengths))
+    return _lengths(training.get("segment_length"), training.get("memory_length"), trained_attention(results))
 
 
-def _evaluation_lengths(results: Results) -> str | None:
+def _evaluation_lengths(results: Results) -> str:
     score = results.get("valid") or results.get("test") or {}
-    lengths = [score.get(name) for name in LENGTHS]
-    return None if None in lengths else " / ".join(map(str, lengths))
+    return _lengths(*(score.get(f"{part}_length") for part in ("segment", "memory", "attention")))
 
 
-def _tried(results: Results) -> str | None:
-    return ", ".join(str(entry["attention_length"]) for entry in results.get("attention") or []) or None
+def _optimizer(optimizer: dict[str, Any]) -> str:
+    return f"{_class_name(optimizer['_target_'])}, lr {optimizer['lr']:g}" if "lr" in optimizer else ""
 
 
-def _optimizer(results: Results) -> str | None:
-    optimizer = at(results, "config", "optimizer") or {}
-    kind = str(optimizer.get("_target_", "")).rpartition(".")[2]
-    return f"{kind}, lr {optimizer['lr']:g}" if "lr" in optimizer else None
+def _commit(git: dict[str, Any]) -> str:
+    return f"{git['commit'][:12]}{' and changes' if git['changed'] else ''}"
 
 
-def _versions(results: Results) -> str | None:
-    return ", ".join(f"{name} {version}" for name, version in (results.get("versions") or {}).items()) or None
-
-
-def _commit(results: Results) -> str | None:
-    git = results.get("git") or {}
-    return (
-        f"{git['commit'][:12]}{' and changes' if git.get('changed') else ''}" if git.get("commit") else None
-    )
-
-
-def _hash(results: Results) -> str | None:
-    return (at(results, "data", "sha256") or "")[:12] or None
-
-
-SETTINGS: dict[str, Callable[[Results], str | None]] = {
-    "text": _text,
-    "text's sha256": _hash,
-    "tokens of each split": _tokens,
+SETTINGS: dict[str, Callable[[Results], str]] = {  # text, empty if unknown, by name
+    "text": _value("data", show="{name} ({unit}, vocabulary of {vocabulary:,})".format_map),
+    "text's sha256": _value("data", "sha256", show=lambda digest: digest[:12]),
+    "tokens of each split": _value("data", "tokens", show=_counts),
     "tokens scored": _scored,
-    "parameters": _whole("model", "parameters"),
-    "without embeddings": _whole("model", "parameters_non_embedding"),
-    "sizes": _sizes,
-    "encoding": _last("config", "position", "_target_"),
-    "steps": _whole("training", "steps"),
-    "tokens read": _whole("training", "tokens"),
-    "training batch": _whole("config", "training", "batch_size"),
+    "parameters": _value("model", "parameters", show="{:,}".format),
+    "without embeddings": _value("model", "parameters_non_embedding", show="{:,}".format),
+    "sizes": _value("config", "model", show=_sizes),
+    "encoding": _value("config", "position", "_target_", show=_class_name),
+    "steps": _value("training", "steps", show="{:,}".format),
+    "tokens read": _value("training", "tokens", show="{:,}".format),
+    "training batch": _value("config", "training", "batch_size", show="{:,}".format),
     "training segment / memory / attention": _training_lengths,
-    "training loss": _plain("config", "training", "loss"),
-    "optimizer": _optimizer,
-    "evaluation batch": _whole("config", "evaluation", "batch_size"),
+    "training loss": _value("config", "training", "loss"),
+    "optimizer": _value("config", "optimizer", show=_optimizer),
+    "evaluation batch": _value("config", "evaluation", "batch_size", show="{:,}".format),
     "evaluation segment / memory / attention": _evaluation_lengths,
-    "evaluation loss": _plain("config", "evaluation", "loss"),
-    "attention lengths tried": _tried,
-    "precision": _plain("training", "precision"),
-    "device": _plain("training", "device"),
-    "processes": _plain("training", "world_size"),
-    "versions": _versions,
-    "commit": _commit,
+    "evaluation loss": _value("config", "evaluation", "loss"),
+    "attention lengths tried": _value(
+        "attention", show=lambda tried: ", ".join(f"{one['attention_length']}" for one in tried)
+    ),
+    "precision": _value("training", "precision"),
+    "device": _value("training", "device"),
+    "processes": _value("training", "world_size"),
+    "versions": _value("versions", show=lambda versions: ", ".join(map(" ".join, versions.items()))),
+    "commit": _value("git", show=_commit),
 }

@@ -1,10 +1,12 @@
-"""Reads sweeps: the rows of a table and the runs of each, from one or several directories.
+"""Reading sweeps: the rows of a table and the runs of each, from one or several directories.
 
 Needs only the `sweep.json` of a sweep directory and the `results.json` of each run.
 """
 
 import json
+from collections import Counter
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +14,10 @@ from txl.records.results import read_results
 from txl.report.evaluations import measured_without_runs, read_evaluations
 from txl.report.measures import at
 from txl.report.records import Row, RunRecord, Sweep
-from txl.report.settings import comparable
+from txl.report.settings import NO_SETTINGS, comparable
 
 SCHEMA = 1
-MEASURES = ["valid", "test", "parameters", "tokens_per_second", "peak_memory"]  # without a definition
-ATTENTION_MEASURES = ["init", "best", "attention_length"]  # if several attention lengths were tried
-# Overrides that do not distinguish rows.
-NO_SETTING = ("seed=", "hydra.", "hydra/", "name=", "logger", "data.path=", "data.cache=")
+STATUSES = ("missing", "unreadable", "interrupted", "failed", "running", "completed")  # worst first
 
 
 def read_sweeps(directories: list[Path]) -> Sweep:
@@ -29,11 +28,10 @@ def read_sweeps(directories: list[Path]) -> Sweep:
 
     Raises:
         ValueError: a directory holds neither, a file is damaged, the sweeps belong to different tables, or
-        two
-            runs of the same row and seed have different results.
+            two runs of the same row and seed have different results.
     """
     sweeps = [_read(Path(directory)) for directory in directories]
-    definitions = [sweep for sweep, defined in sweeps if defined]
+    definitions = [sweep for sweep in sweeps if sweep.defined]
     for other in definitions[1:]:
         first = definitions[0]
         if (other.name, other.scale) != (first.name, first.scale):
@@ -46,8 +44,8 @@ def read_sweeps(directories: list[Path]) -> Sweep:
             )
     if definitions and len(definitions) < len(sweeps):
         raise ValueError(f"a sweep of {_full_name(definitions[0])} and runs of no table are not one table")
-    merged = sweeps[0][0]
-    for other, _ in sweeps[1:]:
+    merged = sweeps[0]
+    for other in sweeps[1:]:
         merged.name = merged.name if other.name == merged.name else f"{merged.name}, {other.name}"
         merged.evaluations += other.evaluations
         merged.notes += other.notes
@@ -76,33 +74,30 @@ def _definition(sweep: Sweep) -> list:
     return [sweep.columns, sweep.measures, rows]
 
 
-def _read(directory: Path) -> tuple[Sweep, bool]:
-    """Return the sweep of a directory, and whether a table defines it."""
+def _read(directory: Path) -> Sweep:
     if (directory / "sweep.json").exists():
         return _read_sweep(directory)
     if not directory.is_dir():
         raise ValueError(f"{directory} is no directory; name one of a sweep or of a run")
-    runs = [path.parent for path in sorted(directory.rglob("results.json"))]
+    runs = [_read_run(path.parent) for path in sorted(directory.rglob("results.json"))]
     if not runs:
         raise ValueError(f"{directory} holds neither a sweep.json nor a results.json; name a sweep or a run")
-    return _gather(runs), False
+    return _group(runs)
 
 
-def _read_sweep(directory: Path) -> tuple[Sweep, bool]:
+def _read_sweep(directory: Path) -> Sweep:
     path = directory / "sweep.json"
     try:
         description = json.loads(path.read_text("utf-8"))
         schema = description["schema"]
         if schema == SCHEMA:
-            jobs = description["jobs"]
-            runs = {
-                job["directory"]: _read_run(directory / job["directory"], job["seed"], job["overrides"])
-                for job in jobs
-            }
+            jobs, runs = description["jobs"], {}
+            for job in jobs:
+                place = job["directory"]
+                runs[place] = _read_run(directory / place, job["seed"], job["overrides"])
             evaluations, notes = read_evaluations(directory, description, runs)
             measured = measured_without_runs(directory, description)
-            table = description.get("table")
-            sweep = _from_table(description, table or {"rows": {}, "measures": []})
+            sweep = _from_table(description)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         what = f"it has no {error}" if isinstance(error, KeyError) else str(error)
         raise ValueError(f"{path} is damaged ({what}); the sweep's command writes it anew") from error
@@ -112,7 +107,7 @@ def _read_sweep(directory: Path) -> tuple[Sweep, bool]:
     for job in jobs:
         name = job["row"]
         if name not in rows:
-            if table:
+            if sweep.defined:
                 raise ValueError(f"{path} has a job of row {name!r}, which its table does not have")
             rows[name] = Row(name, name)
             sweep.rows.append(rows[name])
@@ -121,60 +116,68 @@ def _read_sweep(directory: Path) -> tuple[Sweep, bool]:
     for row in sweep.rows:
         if measured and row.attention_length is not None and not row.same_run:
             row.runs.append(replace(measured))
+    if not sweep.defined:
+        sweep.measures = _plain_measures(sweep.runs)
+    return sweep
+
+
+def _from_table(description: dict[str, Any]) -> Sweep:
+    """Return a sweep without runs, as its table defines it; without rows if it has no table."""
+    name, scale, table = description["name"], description.get("scale"), description.get("table")
     if not table:
-        sweep.measures = _plain_measures(list(runs.values()))
-    return sweep, bool(table)
-
-
-def _from_table(description: dict[str, Any], table: dict[str, Any]) -> Sweep:
-    scale = description.get("scale")
-    note = table.get("note") or at(table, "scales", str(scale), "note")
+        return Sweep(name, [], [], name, scale)
+    columns = dict(table.get("columns") or {})
     rows = [
         Row(
-            name,
-            str(row.get("label", name)),
-            {column: str(row.get(column, "")) for column in table.get("columns") or {}},
+            row_name,
+            str(row.get("label", row_name)),
+            {column: str(row.get(column, "")) for column in columns},
             row.get("published") or {},
             row.get("same_run"),
             row.get("at_attention_length"),
             bool({"overrides", "same_run", "at_attention_length"} & set(row)),
         )
-        for name, row in table["rows"].items()
+        for row_name, row in table["rows"].items()
     ]
     return Sweep(
-        description["name"],
+        name,
+        rows,
+        list(table["measures"]),
+        table.get("title") or name,
         scale,
-        table.get("title") or description["name"],
         table.get("source"),
         table.get("published_on"),
-        note,
-        dict(table.get("columns") or {}),
-        list(table["measures"]),
-        rows,
+        table.get("note") or at(table, "scales", str(scale), "note"),
+        columns,
+        defined=True,
     )
 
 
 def _plain_measures(runs: list[RunRecord]) -> list[str]:
-    tried = any(at(run.results, "attention") for run in runs)
-    return MEASURES[:2] + ATTENTION_MEASURES * tried + MEASURES[2:]
+    """Return the measures to show where no table defines them."""
+    tried = any(run.results.get("attention") for run in runs)
+    attention = ["init", "best", "attention_length"] if tried else []
+    return ["valid", "test", *attention, "parameters", "tokens_per_second", "peak_memory"]
 
 
-def _read_run(directory: Path, seed: int | None, overrides: list[str]) -> RunRecord:
+def _read_run(directory: Path, seed: int | None = None, overrides: list[str] | None = None) -> RunRecord:
+    """Read a run; seed and overrides are those of its results if they are not given."""
+    record = partial(RunRecord, seed, directory, overrides or [], {})
     try:
         results = read_results(directory)
     except FileNotFoundError:
-        return RunRecord(seed, directory, overrides, {}, "missing", "it has no results yet")
+        return record("missing", "it has no results yet")
     except ValueError:
-        return RunRecord(seed, directory, overrides, {}, "unreadable", "its results.json is damaged")
+        return record("unreadable", "its results.json is damaged")
     schema, status = results.get("schema"), results["status"]
-    if schema != SCHEMA or status not in ("running", "completed", "failed", "interrupted"):
+    if schema != SCHEMA or status not in STATUSES[2:]:
         problem = f"its results.json has schema {schema} and status {status}, this version reads {SCHEMA}"
-        return RunRecord(seed, directory, overrides, {}, "unreadable", problem)
+        return record("unreadable", problem)
     reasons = {"completed": None, "running": "it is still running"}
     error = reasons[status] if status in reasons else one_line(results.get("error"))
-    return RunRecord(
-        results.get("seed") if seed is None else seed, directory, overrides, results, status, error
-    )
+    seed = results.get("seed") if seed is None else seed
+    overrides = results.get("overrides") or [] if overrides is None else overrides
+    return RunRecord(seed, directory, overrides, results, status, error)
 
 
 def one_line(error: Any, most: int = 160) -> str:
@@ -183,33 +186,31 @@ def one_line(error: Any, most: int = 160) -> str:
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
-def _gather(directories: list[Path]) -> Sweep:
+def _group(runs: list[RunRecord]) -> Sweep:
     """Make a sweep of runs outside any sweep: runs that differ only in their seed form a row."""
     rows: dict[str, Row] = {}
-    names: list[str] = []
-    runs = [_read_run(directory, None, []) for directory in directories]
-    for run in runs:
-        run.overrides = list(at(run.results, "overrides") or [])
+    names = [str(run.results.get("name") or "?") for run in runs]
+    for run, name in zip(runs, names, strict=True):
         key = json.dumps(comparable(run.results) or _words(run), sort_keys=True)
-        rows.setdefault(key, Row(key, at(run.results, "name") or "?")).runs.append(run)
-        names.append(str(at(run.results, "name") or "?"))
-    name = ", ".join(dict.fromkeys(names))
-    return Sweep(name, None, "", None, None, None, {}, _plain_measures(runs), list(rows.values()))
+        rows.setdefault(key, Row(key, name)).runs.append(run)
+    return Sweep(", ".join(dict.fromkeys(names)), list(rows.values()), _plain_measures(runs))
 
 
 def _words(run: RunRecord) -> list[str]:
-    return sorted(word for word in run.overrides if not word.lstrip("+~").startswith(NO_SETTING))
+    """Return the overrides that may distinguish rows, sorted."""
+    ignored = (*NO_SETTINGS, "hydra.", "hydra/")
+    return sorted(word for word in run.overrides if not word.lstrip("+~").startswith(ignored))
 
 
 def _label(rows: list[Row]) -> None:
     """Name each row by the overrides that not all rows share."""
     words = [_words(row.runs[0]) if row.runs else [] for row in rows]
     common = set(words[0]).intersection(*words[1:]) if words else set()
-    taken: dict[str, int] = {}
+    taken: Counter[str] = Counter()
     for row, own in zip(rows, words, strict=True):
         rest = [word for word in own if word not in common]
         label = " ".join(rest) or ("defaults" if len(rows) > 1 else row.label)
-        taken[label] = taken.get(label, 0) + 1
+        taken[label] += 1
         row.name = row.label = label if taken[label] == 1 else f"{label} ({taken[label]})"
 
 
@@ -225,21 +226,13 @@ def _one_run_per_seed(row: Row, notes: list[str]) -> list[RunRecord]:
                 f"row {row.name}, seed {run.seed} has different results in {other.directory} and in "
                 f"{run.directory}; leave one out, or run one with another seed"
             )
-        better, worse = (run, other) if _rank(run) > _rank(other) else (other, run)
+        worse, better = sorted((run, other), key=lambda one: STATUSES.index(one.status))
         kept[run.seed] = better
-        if _rank(better) > _rank(worse) > 0:
-            notes.append(
-                f"{row.name}, seed {run.seed}: a run that {_describe_status(worse)} is replaced by another"
-            )
+        if worse.status not in (better.status, "missing"):
+            said = {"interrupted": "was interrupted", "unreadable": "cannot be read"}
+            what = said.get(worse.status, worse.status)
+            notes.append(f"{row.name}, seed {run.seed}: a run that {what} is replaced by another")
     return sorted(kept.values(), key=lambda run: (run.seed is None, run.seed or 0))
-
-
-def _rank(run: RunRecord) -> int:
-    return ["missing", "unreadable", "interrupted", "failed", "running", "completed"].index(run.status)
-
-
-def _describe_status(run: RunRecord) -> str:
-    return {"interrupted": "was interrupted", "unreadable": "cannot be read"}.get(run.status, run.status)
 
 
 def _fingerprint(run: RunRecord) -> list[Any]:
@@ -247,12 +240,8 @@ def _fingerprint(run: RunRecord) -> list[Any]:
     results = run.results
     scores = [(entry.get("attention_length"), entry.get("loss")) for entry in results.get("attention") or []]
     losses = [at(results, split, "loss") for split in ("valid", "test")]
-    read = [
-        at(results, "data", "sha256"),
-        at(results, "training", "steps"),
-        at(results, "model", "parameters"),
-    ]
-    return [*losses, *scores, *read]
+    sizes = at(results, "training", "steps"), at(results, "model", "parameters")
+    return [*losses, *scores, at(results, "data", "sha256"), *sizes]
 
 
 def _share_runs(rows: list[Row]) -> None:

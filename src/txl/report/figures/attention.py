@@ -101,7 +101,7 @@ def mean_figure(maps: Maps) -> Figure:
     figure = new_figure(9.0, 1.9 + np.clip(rows * 0.16, 1.6, 9.0))
     axes = figure.add_subplot()
     _color_bar(figure, axes, _by_distance(axes, maps, "attention", _norm(maps.means["attention"])))
-    axes.set_title(_title(maps, "Mean attention by distance"), loc="left", fontsize=9.5)
+    axes.set_title(f"Mean attention by distance\n{maps.headline}", loc="left", fontsize=9.5)
     return figure
 
 
@@ -120,7 +120,7 @@ def terms_figure(maps: Maps) -> Figure:
     _color_bar(figure, grid, image)
     for axes in grid.flat[len(terms) :]:
         axes.set_visible(False)
-    title = _title(maps, "Softmax of each term of the scores alone, by distance")
+    title = f"Softmax of each term of the scores alone, by distance\n{maps.headline}"
     figure.suptitle(title, x=0.01, ha="left", fontsize=9.5)
     return figure
 
@@ -205,7 +205,3 @@ def _by_distance(axes: Axes, maps: Maps, name: str, norm: LogNorm) -> AxesImage:
     axes.set_ylabel(f"head ({heads} a layer)", fontsize=8)
     axes.tick_params(labelsize=7.5)
     return image
-
-
-def _title(maps: Maps, what: str) -> str:
-    return f"{what}\n{maps.headline}"

@@ -10,6 +10,11 @@ from txl.records.results import read_results
 from txl.records.units import metric_of, score_key, shown
 from txl.report.figures.style import GRAY, LIGHT_BLUE, ORANGE, finish_axes, new_figure, save
 
+STYLES: dict[str, dict[str, Any]] = {
+    "train": {"color": LIGHT_BLUE, "linewidth": 1.4},
+    "valid": {"color": ORANGE, "linewidth": 1.8, "marker": "o", "markersize": 4.5},
+}
+
 
 def draw_learning_curve(directory: Path) -> Path:
     """Draw `figures/learning_curve.png`: training and validation against the tokens read.
@@ -19,23 +24,19 @@ def draw_learning_curve(directory: Path) -> Path:
     directory = Path(directory)
     results = read_results(directory)
     key, name = metric_of(results["data"]["unit"])
-    train = read_metrics(directory, "tokens", f"train/{key}")
-    valid = read_metrics(directory, "tokens", f"valid/{key}")
+    curves = {part: read_metrics(directory, "tokens", f"{part}/{key}") for part in STYLES}
     figure = new_figure(7.2, 4.4)
     axes = figure.add_subplot()
-    scale, scale_name = _scale(max([line["tokens"] for line in train + valid], default=0))
-    compressors = results.get("compressors") or {}
-    curves: list[tuple[list[dict], str, dict[str, Any]]] = [
-        (train, "train", {"color": LIGHT_BLUE, "linewidth": 1.4}),
-        (valid, "valid", {"color": ORANGE, "linewidth": 1.8, "marker": "o", "markersize": 4.5}),
-    ]
-    for lines, part, style in curves:
+    read = [line["tokens"] for lines in curves.values() for line in lines]
+    scale, scale_name = _scale(max(read, default=0))
+    values = list((results.get("compressors") or {}).values())
+    for part, lines in curves.items():
         if lines:
-            x = [line["tokens"] / scale for line in lines]
-            axes.plot(x, [line[f"{part}/{key}"] for line in lines], label=part, **style)
-    losses = [line[f"train/{key}"] for line in train] + [line[f"valid/{key}"] for line in valid]
-    _limits(axes, [*losses, *compressors.values()], key)
-    for compressor, value in compressors.items():
+            losses = [line[f"{part}/{key}"] for line in lines]
+            axes.plot([line["tokens"] / scale for line in lines], losses, label=part, **STYLES[part])
+            values += losses
+    _limits(axes, values, key)
+    for compressor, value in (results.get("compressors") or {}).items():
         if value > axes.get_ylim()[1]:  # its label would be far outside
             continue
         axes.axhline(value, color=GRAY, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
@@ -44,7 +45,7 @@ def draw_learning_curve(directory: Path) -> Path:
             label, (1.0, value), xycoords=("axes fraction", "data"), va="center", fontsize=8.5, color=GRAY
         )
     finish_axes(axes, _title(results, name), f"{results['data']['unit']}s read{scale_name}", name)
-    if train or valid:
+    if read:
         axes.legend(frameon=False, loc="upper right")
     return save(figure, directory / "figures" / "learning_curve.png")
 
@@ -68,10 +69,11 @@ def _limits(axes: Axes, values: list[float], key: str) -> None:
 
 
 def _title(results: dict, name: str) -> str:
-    model = (
-        f"Transformer-XL, {results['model']['parameters'] / 1e6:.2f}M parameters, {results['data']['name']}"
-    )
+    parameters, data = results["model"]["parameters"], results["data"]
+    model = f"Transformer-XL, {parameters / 1e6:.2f}M parameters, {data['name']}"
     test = results.get("test")
-    if not test:
-        return f"{model} ({results['status']})"
-    return f"{model}: {shown(test[score_key(results['data']['unit'])], 3)} {name} on test"
+    return (
+        f"{model}: {shown(test[score_key(data['unit'])], 3)} {name} on test"
+        if test
+        else f"{model} ({results['status']})"
+    )

@@ -5,11 +5,12 @@ import math
 from pathlib import Path
 from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from txl.report.figures.style import GRAY, SERIES, finish_axes, new_figure, save_all
 
-MARKERS = "os^Dv*"
+MARKERS = "os^Dv*"  # beside the colors, for readers who cannot tell those apart
 
 
 def draw_recl(path: Path) -> list[Path]:
@@ -26,8 +27,8 @@ def _gains(result: dict[str, Any]) -> Figure:
     panels = figure.subplots(1, len(result["r"]), squeeze=False)[0]
     step, starts = result["step"], result["lengths"][:-1]
     for place, (axes, share) in enumerate(zip(panels, result["r"], strict=True)):
-        for model, style in _styled(result["models"]):
-            axes.plot(starts, model["effective"][place]["differences"], **style)
+        gains = [model["effective"][place]["differences"] for model in result["models"]]
+        _draw_lines(axes, result["models"], starts, gains)
         finish_axes(axes, f"r = {share:g}", f"context, from c to c + {step:,} {result['data']['unit']}s")
         axes.axhline(0, color=GRAY, linewidth=0.8, zorder=1)
     panels[0].set_ylabel("gain in perplexity over the group's best")
@@ -39,27 +40,16 @@ def _perplexities(result: dict[str, Any]) -> Figure:
     """Return Figure 4: the perplexity of each model at each length of context."""
     figure = new_figure(5.6, 3.9)
     axes = figure.add_subplot()
-    for model, style in _styled(result["models"]):
-        perplexities = [math.exp(min(loss, 700)) for loss in model["losses"]]
-        axes.plot(result["lengths"], perplexities, **style)
+    perplexities = [[math.exp(min(loss, 700)) for loss in model["losses"]] for model in result["models"]]
+    _draw_lines(axes, result["models"], result["lengths"], perplexities)
     title = f"{result['data']['name']}, {result['data']['split']}, {result['positions']:,} positions"
     finish_axes(axes, title, f"context ({result['data']['unit']}s)", "perplexity")
     axes.legend(frameon=False)
     return figure
 
 
-def _styled(models: list[dict[str, Any]]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Return each model with the style of its line; color and marker both tell models apart."""
-    return [
-        (
-            model,
-            {
-                "label": model["name"] + (f" (reads {model['cap']:,})" if model["cap"] else ""),
-                "color": SERIES[place % len(SERIES)],
-                "marker": MARKERS[place % len(MARKERS)],
-                "markersize": 4.5,
-                "linewidth": 1.6,
-            },
-        )
-        for place, model in enumerate(models)
-    ]
+def _draw_lines(axes: Axes, models: list[dict[str, Any]], x: list[int], lines: list[list[float]]) -> None:
+    axes.set_prop_cycle(color=SERIES, marker=list(MARKERS))
+    for model, y in zip(models, lines, strict=True):
+        label = model["name"] + (f" (reads {model['cap']:,})" if model["cap"] else "")
+        axes.plot(x, y, label=label, markersize=4.5, linewidth=1.6)

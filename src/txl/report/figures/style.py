@@ -1,4 +1,4 @@
-"""What all figures share: colors, axes and files."""
+"""Shared by all figures: colors, axes and files."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,14 +9,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-ORANGE, BLUE, GREEN, PURPLE, OCHRE, GRAPHITE = SERIES = (
-    "#c44e2b",
-    "#2f6ea5",
-    "#4a8f5b",
-    "#8a5fa8",
-    "#b58a1f",
-    "#6b6b6b",
-)
+SERIES = ("#c44e2b", "#2f6ea5", "#4a8f5b", "#8a5fa8", "#b58a1f", "#6b6b6b")
+ORANGE, BLUE = SERIES[:2]
 LIGHT_BLUE, RED, GRAY, GRID = "#8fb3d9", "#c1121f", "#8a8a8a", "#e6e6e6"
 
 

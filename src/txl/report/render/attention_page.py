@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from txl.report.figures.attention import NAMES, Maps, top_of_memory
-from txl.report.render.environment import environment, script_json
+from txl.report.render.environment import script_json, template
 
 
 def write_page(path: Path, folder: Path) -> Path:
@@ -30,10 +30,10 @@ def write_page(path: Path, folder: Path) -> Path:
         "segment": _packed(segment),
         "top": [top_of_memory(one, result["memory_length"], share).tolist() for one in segment],
     }
-    template = environment(html.escape).get_template("attention.html")
     page = Path(folder) / f"{Path(path).stem}.html"
     page.parent.mkdir(parents=True, exist_ok=True)
-    page.write_text(template.render(maps=script_json(content, sort_keys=True)), "utf-8")
+    data = script_json(content, sort_keys=True)
+    page.write_text(template("attention.html", html.escape).render(maps=data), "utf-8")
     return page
 
 

@@ -1,20 +1,20 @@
-"""The templates of reports: each format escapes all text it is given."""
+"""The templates of reports, with the escaping of each format."""
 
 import json
 from collections.abc import Callable
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 
-def environment(escape: Callable[[str], str], **syntax: str) -> Environment:
-    """Return an environment that passes every inserted value, except `Markup`, through `escape`."""
+def template(name: str, escape: Callable[[str], str], **syntax: str) -> Template:
+    """Return a template that passes every inserted value, except `Markup`, through `escape`."""
 
     def finalize(value: Any) -> Markup:
         return value if isinstance(value, Markup) else Markup(escape(str(value)))
 
-    return Environment(
+    environment = Environment(
         loader=PackageLoader("txl.report.render"),
         autoescape=True,
         finalize=finalize,
@@ -24,8 +24,9 @@ def environment(escape: Callable[[str], str], **syntax: str) -> Environment:
         keep_trailing_newline=True,
         **syntax,  # type: ignore[arg-type]  # all of them are strings
     )
+    return environment.get_template(name)
 
 
 def script_json(value: Any, **options: Any) -> Markup:
-    """Return JSON for a script element, which no text in it can close."""
+    """Return JSON for a script element; no text in it can close the element."""
     return Markup(json.dumps(value, **options).replace("<", "\\u003c"))

@@ -5,34 +5,23 @@ import io
 import re
 from dataclasses import replace
 
-from txl.report.grids import DIFFERENCES, Measured, Report, measured, status_of
+from txl.report.grids import Measured, Report, measured, status_of
 from txl.report.records import Row, Sweep
-from txl.report.render.environment import environment
+from txl.report.render.environment import template
 from txl.report.sweeps import one_line
 
 
 def markdown(report: Report) -> str:
-    template = environment(_escape_markdown).get_template("table.md")
-    return template.render(report=report, differences_note=DIFFERENCES).rstrip("\n") + "\n"
+    return template("table.md", _escape_markdown).render(report=report).rstrip("\n") + "\n"
 
 
 def _escape_markdown(text: str) -> str:
     """Return a text on one line that Markdown shows literally."""
-    text = " ".join(text.split())
-    for sign in "\\`*_|[]<>#~":
-        text = text.replace(sign, f"\\{sign}")
-    return text.replace("&", "&amp;")
+    return re.sub(r"([\\`*_|\[\]<>#~])", r"\\\1", " ".join(text.split())).replace("&", "&amp;")
 
 
-TEX = {
+TEX = {sign: f"\\{sign}" for sign in "&%$#_{}"} | {
     "\\": r"\textbackslash{}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "{": r"\{",
-    "}": r"\}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
     "<": r"\textless{}",
@@ -65,15 +54,13 @@ def latex(report: Report) -> str:
     The status column is left out if all runs completed.
     """
     results = report.results
-    if {line[-1].text for line in results.rows} <= {"completed", "published only"}:
-        rows = [line[:-1] for line in results.rows]
-        results = replace(results, columns=results.columns[:-1], rows=rows)
-    template = environment(_escape_latex, **TEX_SYNTAX).get_template("table.tex")
-    return template.render(report=report, results=results, differences_note=DIFFERENCES)
+    if {cell.text for cell in results.columns[-1].cells} <= {"completed", "published only"}:
+        results = replace(results, columns=results.columns[:-1])
+    return template("table.tex", _escape_latex, **TEX_SYNTAX).render(report=report, results=results)
 
 
 def _escape_latex(text: str) -> str:
-    signed = re.sub(r"(?<![\w.-])-(?=\d)", "−", " ".join(text.split()))  # a hyphen is too short for a minus
+    signed = re.sub(r"(?<![\w.-])-(?=\d)", "−", " ".join(text.split()))  # minus signs, not hyphens
     return "".join(TEX.get(sign, sign) for sign in signed)
 
 

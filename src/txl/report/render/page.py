@@ -9,25 +9,19 @@ import math
 from typing import Any
 
 from txl.records.metrics import read_metrics
-from txl.records.units import metric_of
-from txl.report.grids import DIFFERENCES, Report, failed
+from txl.report.grids import Report, failed
 from txl.report.measures import Metric, at, attention_scores, trained_attention
 from txl.report.records import Row, RunRecord, Sweep
-from txl.report.render.environment import environment, script_json
+from txl.report.render.environment import script_json, template
 
 
 def page(sweep: Sweep, report: Report) -> str:
-    return (
-        environment(html.escape)
-        .get_template("page.html")
-        .render(
-            report=report,
-            failed=failed(sweep),
-            differences_note=DIFFERENCES,
-            evaluations=sweep.evaluations,
-            base64=lambda path: base64.b64encode(path.read_bytes()).decode("ascii"),
-            data=script_json(figures(sweep, report.metric), separators=(",", ":"), allow_nan=False),
-        )
+    return template("page.html", html.escape).render(
+        report=report,
+        failed=failed(sweep),
+        evaluations=sweep.evaluations,
+        base64=lambda path: base64.b64encode(path.read_bytes()).decode("ascii"),
+        data=script_json(figures(sweep, report.metric), separators=(",", ":"), allow_nan=False),
     )
 
 
@@ -43,27 +37,24 @@ def figures(sweep: Sweep, metric: Metric) -> dict[str, Any]:
 
 
 def _runs(row: Row, metric: Metric) -> list[dict[str, Any]]:
-    found = []
-    for run in row.runs:
-        found.append(
-            {
-                "seed": run.seed,
-                "status": run.status,
-                "trained": trained_attention(run.results),
-                "curve": _curve(run, metric),
-                "attention": _points(attention_scores(run.results, metric)),
-                "cost": _points(_costs(run.results)),
-            }
-        )
-    return found
+    return [
+        {
+            "seed": run.seed,
+            "status": run.status,
+            "trained": trained_attention(run.results),
+            "curve": _curve(run, metric),
+            "attention": _points(attention_scores(run.results, metric)),
+            "cost": _points(_costs(run.results)),
+        }
+        for run in row.runs
+    ]
 
 
 def _curve(run: RunRecord, metric: Metric) -> list[list[float]]:
     """Return (tokens read, validation score) of each validation, if the log of the run is there."""
-    unit = at(run.results, "data", "unit")
-    if unit is None:
+    if not at(run.results, "data", "unit"):
         return []
-    key = "valid/loss" if metric.key == "loss" else f"valid/{metric_of(unit)[0]}"
+    key = f"valid/{metric.logged}"
     return [[line["tokens"], line[key]] for line in read_metrics(run.directory, "tokens", key)]
 
 

@@ -3,6 +3,7 @@
 The same results give the same bytes, on every machine and at every time.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 from rich import box
@@ -10,7 +11,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from txl.report.grids import Column, Grid, problems_of, report_of
+from txl.report.grids import Column, problems_of, report_of
 from txl.report.render.formats import as_csv, latex, markdown
 from txl.report.render.page import page
 from txl.report.sweeps import read_sweeps
@@ -51,24 +52,22 @@ def summary_of(directories: Path | list[Path], width: int = 100) -> Group:
     sweep = read_sweeps(_as_list(directories))
     grid = report_of(sweep).results
     skipped = {"model", *sweep.columns.values()}  # the row's name says it
-    kept = [i for i, column in enumerate(grid.columns) if column.group or column.heading not in skipped]
+    columns = [column for column in grid.columns if column.group or column.heading not in skipped]
 
     def fits() -> bool:
-        return sum(_width(grid, i) + 2 for i in kept) + 2 <= width
+        return sum(_width(column) + 2 for column in columns) + 2 <= width
 
     if not fits():
-        kept = [i for i in kept if grid.columns[i].heading != "paper"]
-    while not fits() and len(kept) > 4:  # the last measures go first, the status stays
-        kept.pop(-2)
+        columns = [column for column in columns if column.heading != "paper"]
+    while not fits() and len(columns) > 4:  # the last measures go first, the status stays
+        columns.pop(-2)
     table = Table(box=box.SIMPLE_HEAVY, padding=(0, 1, 0, 0), title=Text(grid.title), title_justify="left")
-    for i in kept:
+    for column in columns:
         table.add_column(
-            Text(_heading(grid.columns[i])),
-            justify="right" if grid.columns[i].number else "left",
-            width=_width(grid, i),
+            Text(_heading(column)), justify="right" if column.number else "left", width=_width(column)
         )
-    for line in grid.rows:
-        table.add_row(*(Text(line[i].text) for i in kept))
+    for line in replace(grid, columns=columns).rows:
+        table.add_row(*(Text(cell.text) for cell in line))
     return Group(table, *(Text(line) for line in problems_of(sweep)))
 
 
@@ -76,12 +75,10 @@ def _heading(column: Column) -> str:
     return f"{column.group}\n{column.heading}" if column.group else column.heading
 
 
-def _width(grid: Grid, column: int) -> int:
+def _width(column: Column) -> int:
     """Return the characters that a column needs: its cells whole, its heading broken between words."""
-    cells = [line[column].text for line in grid.rows]
-    if column == len(grid.columns) - 1:  # the status, which may be broken as well
-        cells = [cell[:12] for cell in cells]
-    return max(map(len, [*cells, *_heading(grid.columns[column]).split()]))
+    longest = 12 if column.heading == "status" else None  # a status may be broken as well
+    return max(map(len, [*(cell.text[:longest] for cell in column.cells), *_heading(column).split()]))
 
 
 def _as_list(directories: Path | list[Path]) -> list[Path]:

@@ -1,7 +1,7 @@
-"""`txl report DIR… --wandb`: a sweep's W&B report and workspace, published or as a file.
+"""`txl report DIR… --wandb`: a W&B report and workspace of a sweep, published or written to a file.
 
-The runs of a sweep are a W&B group, and their job type is the row (see `txl.training.loggers.wandb`). Both
-show the runs of the group, each panel one line a row: the mean over its seeds with their deviation.
+The runs of a sweep are a W&B group, and their job type is the row (see `txl.training.loggers.wandb`). Report
+and workspace show the runs of the group; each panel has one line per row: mean and deviation over its seeds.
 W&B is imported only here and only when asked for.
 """
 
@@ -11,11 +11,10 @@ import contextlib
 import importlib.util
 import io
 import json
+from collections.abc import Iterable
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from txl.records.units import metric_of
 from txl.report.grids import report_of
 from txl.report.measures import at
 from txl.report.records import RunRecord, Sweep
@@ -23,14 +22,14 @@ from txl.report.render.formats import markdown
 from txl.report.sweeps import read_sweeps
 
 if TYPE_CHECKING:
-    from wandb_workspaces.reports.v2 import LinePlot, Report
+    from wandb_workspaces.reports.v2 import Report
     from wandb_workspaces.workspaces import Workspace
 
 NAME = "wandb_report.json"
 SCHEMA = 1
-X = "tokens"  # the x axis of everything that runs log
+X = "tokens"  # the x axis of all panels
 TITLE_LENGTH = 128  # the longest that W&B takes
-PANELS = {  # by section: the metrics as runs log them; SCORE is the unit's bits or perplexity
+PANELS = {  # by section: the metrics as runs log them; SCORE is bits, perplexity or loss
     "Learning curves": ("train/SCORE", "gradient_norm", "learning_rate"),
     "Validation": ("valid/SCORE", "valid/loss"),
     "Throughput": ("tokens_per_second", "valid/tokens_per_second", "data_wait_share"),
@@ -41,21 +40,21 @@ PANELS = {  # by section: the metrics as runs log them; SCORE is the unit's bits
 def publish(
     directories: list[Path], out: Path, project: str | None = None, entity: str | None = None
 ) -> list[str]:
-    """Publish a sweep's report and workspace where one is logged in to W&B, and write their file elsewhere.
+    """Publish a sweep's report and workspace on W&B if someone is logged in; write them to a file otherwise.
 
-    It asks nothing, and without a login or with WANDB_MODE=offline it tries no connection.
+    It never prompts, and without a login or with WANDB_MODE=offline it opens no connection.
 
     Args:
-        project: in W&B; `None` for the one that the runs were logged to.
-        entity: its user or team; `None` for the one that the runs were logged to, where they name none the
-            default of who is logged in.
+        out: the directory of the file.
+        project: in W&B; `None` for the project of the runs.
+        entity: its user or team; `None` for that of the runs, or the default of the login if they name none.
 
     Returns:
-        Lines for people: where it is to be seen, or where the file is and how to publish it.
+        Lines to print: where report and workspace are, or where the file is and how to publish it.
 
     Raises:
-        ImportError: the package wandb-workspaces is missing.
-        ValueError: it is not known where the runs are in W&B; or see `txl.report.sweeps.read_sweeps`.
+        ImportError: a package is missing.
+        ValueError: the project or the group of the runs is unknown; or see `txl.report.sweeps.read_sweeps`.
     """
     for package in ("wandb", "wandb_workspaces"):
         if importlib.util.find_spec(package) is None:
@@ -63,7 +62,7 @@ def publish(
                 f"--wandb needs the package {package}; install it with: pip install 'txl[wandb]'"
             )
     sweep = read_sweeps(directories)
-    runs = [run for row in sweep.rows for run in row.runs]
+    runs = sweep.runs
     project = _the_one("project", project, runs)
     entity = _the_one("entity", entity, runs)
     if project is None:
@@ -74,17 +73,19 @@ def publish(
     file = Path(out) / NAME
     lines, why = [], "W&B is offline here: no login, or WANDB_MODE says so"
     steps = ["wandb login"]
-    with contextlib.redirect_stderr(io.StringIO()):  # the lines returned say what W&B says there
+    with contextlib.redirect_stderr(io.StringIO()):  # what W&B prints there is in the lines returned
         try:
-            if logged_in():
+            import wandb
+
+            if wandb.login(prompt=False, verify=False):  # needs no connection
                 steps = []
-                entity = entity or default_entity()
+                entity = entity or wandb.Api().default_entity or ""
                 for made in both:
                     made.entity = entity
                     made.save()
                     lines.append(f"W&B {type(made).__name__.lower()}: {made.url}")
                 return lines
-        except Exception as error:  # those of W&B's packages have no base of their own
+        except Exception as error:  # W&B's packages have no base class for their exceptions
             reason = str(error).splitlines() or [type(error).__name__]
             why = f"W&B could not be reached: {reason[0]}"
     file.write_text(json.dumps(specification(*both), indent=1) + "\n", "utf-8")
@@ -94,7 +95,7 @@ def publish(
 
 
 def built(sweep: Sweep, groups: list[str], project: str, entity: str) -> tuple[Report, Workspace]:
-    """Return the report and the workspace of a sweep; nothing is connected to."""
+    """Return the report and the workspace of a sweep without connecting to W&B."""
     import wandb_workspaces.reports.v2 as reports
     import wandb_workspaces.workspaces as workspaces
     from wandb_workspaces.expr import Metric
@@ -103,15 +104,31 @@ def built(sweep: Sweep, groups: list[str], project: str, entity: str) -> tuple[R
     filters = f"Metric('Group') in {groups!r}"
     table = report_of(sweep)
     title = table.title[:TITLE_LENGTH]
-    lines = max(10, sum(len(row.runs) for row in sweep.rows))  # W&B shows ten if not told otherwise
+    lines = max(10, len(sweep.runs))  # W&B's default is ten
     blocks: list[Any] = [reports.MarkdownBlock(markdown(table))]
     sections = []
-    for section, panels in _panels(reports, sweep, lines).items():
+
+    def panels(names: Iterable[str]) -> list[Any]:
+        return [
+            reports.LinePlot(
+                title=name.replace("_", " ").replace("/", ": "),
+                x=X,
+                y=[name],
+                log_y=name.endswith("/perplexity") or None,
+                groupby="JobType",
+                groupby_aggfunc="mean",
+                groupby_rangefunc="stddev",
+                max_runs_to_show=lines,
+            )
+            for name in names
+        ]
+
+    for section, templates in PANELS.items():
+        names = dict.fromkeys(template.replace("SCORE", table.metric.logged) for template in templates)
         runset = reports.Runset(name=section, filters=filters, groupby=["JobType"])
-        blocks += [reports.H2(section), reports.PanelGrid(runsets=[runset], panels=list(panels))]
-    for section, panels in _panels(reports, sweep, lines).items():
         axis = workspaces.SectionPanelSettings(x_axis=X)
-        sections.append(workspaces.Section(section, list(panels), is_open=True, panel_settings=axis))
+        blocks += [reports.H2(section), reports.PanelGrid(runsets=[runset], panels=panels(names))]
+        sections.append(workspaces.Section(section, panels(names), is_open=True, panel_settings=axis))
     return (
         reports.Report(project=project, entity=entity, title=title, blocks=blocks, width="fluid"),
         workspaces.Workspace(
@@ -129,7 +146,7 @@ def specification(report: Report, workspace: Workspace) -> dict[str, Any]:
     """Return both as W&B stores them: plain JSON."""
 
     def stored(made: Report | Workspace) -> dict[str, Any]:
-        model = made._to_model()  # there is no public way to it
+        model = made._to_model()  # there is no public way
         spec = model.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
         return {"displayName": model.display_name, "spec": spec}
 
@@ -137,48 +154,13 @@ def specification(report: Report, workspace: Workspace) -> dict[str, Any]:
     return {"schema": SCHEMA, **where, "report": stored(report), "workspace": stored(workspace)}
 
 
-def logged_in() -> bool:
-    """Return whether W&B may be connected to: someone is logged in, and WANDB_MODE does not forbid it."""
-    import wandb
-
-    return wandb.login(prompt=False, verify=False)
-
-
-def default_entity() -> str:
-    import wandb
-
-    return wandb.Api().default_entity or ""
-
-
-def _panels(reports: ModuleType, sweep: Sweep, lines: int) -> dict[str, list[LinePlot]]:
-    runs = [run for row in sweep.rows for run in row.runs]
-    keys = {metric_of(unit)[0] for run in runs if (unit := at(run.results, "data", "unit"))}
-    score = keys.pop() if len(keys) == 1 else "loss"
-    return {
-        section: [
-            reports.LinePlot(
-                title=name.replace("_", " ").replace("/", ": "),
-                x=X,
-                y=[name],
-                log_y=name.endswith("/perplexity") or None,
-                groupby="JobType",
-                groupby_aggfunc="mean",
-                groupby_rangefunc="stddev",
-                max_runs_to_show=lines,
-            )
-            for name in dict.fromkeys(name.replace("SCORE", score) for name in names)
-        ]
-        for section, names in PANELS.items()
-    }
-
-
 def _settings(run: RunRecord) -> dict[str, Any]:
-    """Return a run's settings of `logger=wandb`; none if it did not log there."""
+    """Return a run's settings of `logger=wandb`; empty if it did not log there."""
     return at(run.results, "config", "logger", "wandb") or {}
 
 
 def _the_one(name: str, given: str | None, runs: list[RunRecord]) -> str | None:
-    """Return the project or the entity: as given, or the one that all runs were logged to."""
+    """Return the project or the entity: the given one, or the one that all runs were logged to."""
     found = list(dict.fromkeys(settings.get(name) for run in runs if (settings := _settings(run))))
     if given or not found:
         return given
@@ -191,13 +173,13 @@ def _the_one(name: str, given: str | None, runs: list[RunRecord]) -> str | None:
 
 
 def _groups(runs: list[RunRecord]) -> list[str]:
-    """Return the W&B groups that runs are in: as their settings say, or else the sweep's directory."""
-    groups: list[Any] = []
+    """Return the W&B groups of runs: from their settings, or else the names of their sweeps."""
+    groups = set()
     for run in runs:
         parents = run.directory.resolve().parents[:2]
         sweep = next((parent.name for parent in parents if (parent / "sweep.json").exists()), None)
-        groups.append(_settings(run).get("group") or sweep)
-    if None in groups:
-        run = runs[groups.index(None)]
-        raise ValueError(f"{run.directory} is not in a sweep and has no logger.wandb.group; name sweeps")
-    return sorted(set(groups))
+        group = _settings(run).get("group") or sweep
+        if group is None:
+            raise ValueError(f"{run.directory} is not in a sweep and has no logger.wandb.group; name sweeps")
+        groups.add(group)
+    return sorted(groups)
