@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from txl.report.records import EvaluationFigures, RunRecord
+from txl.report.records import EvaluationFigures, RunRecord, one_line
 
 EVALUATION = "evaluation.json"
 
@@ -26,68 +26,64 @@ def files_of(sweep: Path, evaluation: dict[str, Any]) -> list[Path]:
 
 def read_evaluations(
     directory: Path, description: dict[str, Any], runs: dict[str, RunRecord]
-) -> tuple[list[EvaluationFigures], list[str]]:
-    """Add to each run what was measured of it, or the reason why nothing was.
+) -> tuple[list[EvaluationFigures], list[str], RunRecord | None]:
+    """Add its evaluations to each run: the numbers, or the reason why there are none.
 
     Args:
+        directory: of the sweep.
+        description: its `sweep.json`.
         runs: by their directories within that of the sweep.
 
     Returns:
-        The finished evaluations, and notes on their numbers.
+        The finished evaluations; notes on their numbers; and, as a run, the evaluation that uses no models
+        of the sweep, `None` if there is none.
     """
     done: list[EvaluationFigures] = []
     notes: list[str] = []
+    without_models = None
     for evaluation in description.get("evaluations") or []:
-        verb, folder = evaluation["verb"], directory / evaluation["directory"]
-        members = [runs[job] for job in evaluation["jobs"]]
-        title = f"txl {verb}" + (f" of {', '.join(evaluation['jobs'])}" if members else "")
-        problem = _problem(folder)
-        try:
-            result = None if problem else json.loads(result_of(folder, verb).read_text("utf-8"))
-        except (OSError, ValueError):
-            result, problem = None, f"its {verb}.json is damaged"
+        verb, jobs, folder = evaluation["verb"], evaluation["jobs"], directory / evaluation["directory"]
+        result, problem = _read(folder, verb)
         if result is None:
-            for run in members:
-                run.evaluation = f"txl {verb} {problem}"
+            if not jobs:
+                status, error = problem.split(": ", 1) if ": " in problem else ("missing", problem)
+                without_models = RunRecord(None, folder, [], {}, status, one_line(error))
+            for job in jobs:
+                runs[job].evaluation = one_line(f"txl {verb} {problem}")
             continue
+        if not jobs:
+            without_models = RunRecord(None, folder, [], {"attention": result["attention"]}, "completed")
         if verb == "recl":
-            notes += _add_recl(result, evaluation["jobs"], members)
+            notes += _add_recl(result, jobs, runs)
+        title = f"txl {verb}" + (f" of {', '.join(jobs)}" if jobs else "")
         figures = [path for path in files_of(directory, evaluation) if path.suffix == ".png"]
         done.append(EvaluationFigures(title, evaluation["directory"], figures))
-    return done, notes
+    return done, notes, without_models
 
 
-def measured_without_runs(directory: Path, description: dict[str, Any]) -> RunRecord | None:
-    """Return the evaluation that uses no models of the sweep, as a run; `None` if there is none."""
-    evaluations = description.get("evaluations") or []
-    evaluation = next((evaluation for evaluation in evaluations if not evaluation["jobs"]), None)
-    if evaluation is None:
-        return None
-    folder = directory / evaluation["directory"]
-    if problem := _problem(folder):
-        status, _, error = problem.partition(": ")
-        return RunRecord(None, folder, [], {}, status if error else "missing", error or problem)
-    result = json.loads(result_of(folder, evaluation["verb"]).read_text("utf-8"))
-    return RunRecord(None, folder, [], {"attention": result["attention"]}, "completed", None)
-
-
-def _problem(folder: Path) -> str | None:
-    """Return why there is no result; `None` if there is one."""
+def _read(folder: Path, verb: str) -> tuple[dict[str, Any] | None, str]:
+    """Return the result of an evaluation, or `None` and the reason why there is none."""
     try:
         ended = json.loads((folder / EVALUATION).read_text("utf-8"))
-        return None if ended["status"] == "completed" else f"{ended['status']}: {ended['error']}"
+        if ended["status"] != "completed":
+            return None, f"{ended['status']}: {ended['error']}"
     except FileNotFoundError:
-        return "has not run yet"
+        return None, "has not run yet"
     except (ValueError, KeyError, TypeError):
-        return f"left a damaged {EVALUATION}"
+        return None, f"left a damaged {EVALUATION}"
+    try:
+        return json.loads(result_of(folder, verb).read_text("utf-8")), ""
+    except (OSError, ValueError):
+        return None, f"its {verb}.json is damaged"
 
 
-def _add_recl(result: dict[str, Any], jobs: list[str], runs: list[RunRecord]) -> list[str]:
+def _add_recl(result: dict[str, Any], jobs: list[str], runs: dict[str, RunRecord]) -> list[str]:
     """Add the effective contexts by r to the runs of a group; return notes on those that are lower bounds."""
     notes = []
-    for job, run, model in zip(jobs, runs, result["models"], strict=True):
-        run.results = run.results | {"recl": {f"{one['r']:g}": one["recl"] for one in model["effective"]}}
-        if beyond := [f"{one['r']:g}" for one in model["effective"] if one["beyond"]]:
+    for job, model in zip(jobs, result["models"], strict=True):
+        effective = model["effective"]
+        runs[job].results |= {"recl": {f"{one['r']:g}": one["recl"] for one in effective}}
+        if beyond := [f"{one['r']:g}" for one in effective if one["beyond"]]:
             notes.append(
                 f"{job}: the effective context at r = {', '.join(beyond)} is at least as long as shown; "
                 "every step up to the longest context gained enough."

@@ -11,7 +11,6 @@ from txl.report.measures import Measure, Metric, at, measures_for, metric_for
 from txl.report.records import Row, RunRecord, Sweep
 from txl.report.settings import differences_within, settings_of
 from txl.report.statistics import Difference, Sample, difference, sample_of
-from txl.report.sweeps import one_line
 
 NONE = "–"
 DIFFERENCES = (
@@ -181,9 +180,9 @@ def problems_of(sweep: Sweep) -> list[str]:
         seeds_by_reason: dict[str, list[str]] = {}
         for run in row.runs:
             if run.status != "completed":
-                reason = f"{run.status}: {one_line(run.error)}"
+                reason = f"{run.status}: {run.error}"
             elif run.evaluation:
-                reason = one_line(run.evaluation)
+                reason = run.evaluation
             else:
                 continue
             seeds_by_reason.setdefault(reason, []).append(str(run.seed))

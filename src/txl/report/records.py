@@ -14,7 +14,7 @@ class RunRecord:
         results: empty if there are none.
         status: completed, running, failed, interrupted, missing (no results.json) or unreadable.
         error: one line, unless completed.
-        evaluation: why an evaluation of the run gave no result.
+        evaluation: why an evaluation of the run gave no result, in one line.
     """
 
     seed: int | None
@@ -24,6 +24,12 @@ class RunRecord:
     status: str
     error: str | None = None
     evaluation: str | None = None
+
+
+def one_line(error: Any, most: int = 160) -> str:
+    """Return an error as one line of at most `most` characters."""
+    line = " ".join(str(error or "no reason given").split())
+    return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
 @dataclass

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from txl.records.results import read_results
-from txl.report.evaluations import measured_without_runs, read_evaluations
+from txl.report.evaluations import read_evaluations
 from txl.report.measures import at
-from txl.report.records import Row, RunRecord, Sweep
+from txl.report.records import Row, RunRecord, Sweep, one_line
 from txl.report.settings import NO_SETTINGS, comparable
 
 SCHEMA = 1
@@ -30,7 +30,7 @@ def read_sweeps(directories: list[Path]) -> Sweep:
         ValueError: a directory holds neither, a file is damaged, the sweeps belong to different tables, or
             two runs of the same row and seed have different results.
     """
-    sweeps = [_read(Path(directory)) for directory in directories]
+    sweeps = [_read(directory) for directory in directories]
     definitions = [sweep for sweep in sweeps if sweep.defined]
     for other in definitions[1:]:
         first = definitions[0]
@@ -95,9 +95,8 @@ def _read_sweep(directory: Path) -> Sweep:
             for job in jobs:
                 place = job["directory"]
                 runs[place] = _read_run(directory / place, job["seed"], job["overrides"])
-            evaluations, notes = read_evaluations(directory, description, runs)
-            measured = measured_without_runs(directory, description)
             sweep = _from_table(description)
+            sweep.evaluations, sweep.notes, measured = read_evaluations(directory, description, runs)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         what = f"it has no {error}" if isinstance(error, KeyError) else str(error)
         raise ValueError(f"{path} is damaged ({what}); the sweep's command writes it anew") from error
@@ -112,7 +111,6 @@ def _read_sweep(directory: Path) -> Sweep:
             rows[name] = Row(name, name)
             sweep.rows.append(rows[name])
         rows[name].runs.append(runs[job["directory"]])
-    sweep.evaluations, sweep.notes = evaluations, notes
     for row in sweep.rows:
         if measured and row.attention_length is not None and not row.same_run:
             row.runs.append(replace(measured))
@@ -178,12 +176,6 @@ def _read_run(directory: Path, seed: int | None = None, overrides: list[str] | N
     seed = results.get("seed") if seed is None else seed
     overrides = results.get("overrides") or [] if overrides is None else overrides
     return RunRecord(seed, directory, overrides, results, status, error)
-
-
-def one_line(error: Any, most: int = 160) -> str:
-    """Return an error as one line of at most `most` characters."""
-    line = " ".join(str(error or "no reason given").split())
-    return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
 def _group(runs: list[RunRecord]) -> Sweep:

@@ -46,8 +46,8 @@ class Maps:
     @classmethod
     def read(cls, path: Path) -> Maps:
         """Read a JSON and the arrays beside it, under the same name with `.npz`."""
-        with np.load(Path(path).with_suffix(".npz")) as stored:
-            return cls(json.loads(Path(path).read_text("utf-8")), dict(stored))
+        with np.load(path.with_suffix(".npz")) as stored:
+            return cls(json.loads(path.read_text("utf-8")), dict(stored))
 
     @property
     def means(self) -> dict[str, np.ndarray]:

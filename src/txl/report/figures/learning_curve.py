@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-from matplotlib.axes import Axes
-
 from txl.records.metrics import read_metrics
 from txl.records.results import read_results
 from txl.records.units import metric_of, score_key, shown
@@ -14,6 +12,7 @@ STYLES: dict[str, dict[str, Any]] = {
     "train": {"color": LIGHT_BLUE, "linewidth": 1.4},
     "valid": {"color": ORANGE, "linewidth": 1.8, "marker": "o", "markersize": 4.5},
 }
+SCALES = ((1e9, " (billions)"), (1e6, " (millions)"), (1e3, " (thousands)"), (1.0, ""))
 
 
 def draw_learning_curve(directory: Path) -> Path:
@@ -21,22 +20,26 @@ def draw_learning_curve(directory: Path) -> Path:
 
     Works from `metrics.jsonl` and `results.json` of a run of any status.
     """
-    directory = Path(directory)
     results = read_results(directory)
-    key, name = metric_of(results["data"]["unit"])
+    unit, compressors = results["data"]["unit"], results.get("compressors") or {}
+    key, name = metric_of(unit)
     curves = {part: read_metrics(directory, "tokens", f"{part}/{key}") for part in STYLES}
+    read = [line["tokens"] for lines in curves.values() for line in lines]
+    scale, scale_name = next(one for one in SCALES if max([1, *read]) >= one[0])
     figure = new_figure(7.2, 4.4)
     axes = figure.add_subplot()
-    read = [line["tokens"] for lines in curves.values() for line in lines]
-    scale, scale_name = _scale(max(read, default=0))
-    values = list((results.get("compressors") or {}).values())
+    values = list(compressors.values())
     for part, lines in curves.items():
         if lines:
             losses = [line[f"{part}/{key}"] for line in lines]
             axes.plot([line["tokens"] / scale for line in lines], losses, label=part, **STYLES[part])
             values += losses
-    _limits(axes, values, key)
-    for compressor, value in (results.get("compressors") or {}).items():
+    if values and key == "perplexity":
+        axes.set_yscale("log")
+    elif values:  # cuts off the steep descent at the beginning
+        low = min(values)
+        axes.set_ylim(low - 0.1, min(max(values), low + 1.6) + 0.1)
+    for compressor, value in compressors.items():
         if value > axes.get_ylim()[1]:  # its label would be far outside
             continue
         axes.axhline(value, color=GRAY, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
@@ -44,36 +47,15 @@ def draw_learning_curve(directory: Path) -> Path:
         axes.annotate(
             label, (1.0, value), xycoords=("axes fraction", "data"), va="center", fontsize=8.5, color=GRAY
         )
-    finish_axes(axes, _title(results, name), f"{results['data']['unit']}s read{scale_name}", name)
+    finish_axes(axes, _title(results, name), f"{unit}s read{scale_name}", name)
     if read:
         axes.legend(frameon=False, loc="upper right")
     return save(figure, directory / "figures" / "learning_curve.png")
 
 
-def _scale(tokens: int) -> tuple[float, str]:
-    for size, word in ((1e9, "billions"), (1e6, "millions"), (1e3, "thousands")):
-        if tokens >= size:
-            return size, f" ({word})"
-    return 1.0, ""
-
-
-def _limits(axes: Axes, values: list[float], key: str) -> None:
-    """Cut off the initial steep descent; put perplexities on a logarithmic axis."""
-    if not values:
-        return
-    if key == "perplexity":
-        axes.set_yscale("log")
-        return
-    low = min(values)
-    axes.set_ylim(low - 0.1, min(max(values), low + 1.6) + 0.1)
-
-
 def _title(results: dict, name: str) -> str:
     parameters, data = results["model"]["parameters"], results["data"]
     model = f"Transformer-XL, {parameters / 1e6:.2f}M parameters, {data['name']}"
-    test = results.get("test")
-    return (
-        f"{model}: {shown(test[score_key(data['unit'])], 3)} {name} on test"
-        if test
-        else f"{model} ({results['status']})"
-    )
+    if test := results.get("test"):
+        return f"{model}: {shown(test[score_key(data['unit'])], 3)} {name} on test"
+    return f"{model} ({results['status']})"

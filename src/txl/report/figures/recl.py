@@ -15,7 +15,6 @@ MARKERS = "os^Dv*"  # beside the colors, for readers who cannot tell those apart
 
 def draw_recl(path: Path) -> list[Path]:
     """Draw both figures as PNG and PDF into `figures/` beside `path`, the file that `txl recl` wrote."""
-    path = Path(path)
     result = json.loads(path.read_text("utf-8"))
     figures = {f"{path.stem}_gain": _gains(result), f"{path.stem}_perplexity": _perplexities(result)}
     return save_all(figures, path.parent / "figures")

@@ -30,7 +30,7 @@ def write_page(path: Path, folder: Path) -> Path:
         "segment": _packed(segment),
         "top": [top_of_memory(one, result["memory_length"], share).tolist() for one in segment],
     }
-    page = Path(folder) / f"{Path(path).stem}.html"
+    page = folder / f"{path.stem}.html"
     page.parent.mkdir(parents=True, exist_ok=True)
     data = script_json(content, sort_keys=True)
     page.write_text(template("attention.html", html.escape).render(maps=data), "utf-8")

@@ -10,14 +10,10 @@ from markupsafe import Markup
 
 def template(name: str, escape: Callable[[str], str], **syntax: str) -> Template:
     """Return a template that passes every inserted value, except `Markup`, through `escape`."""
-
-    def finalize(value: Any) -> Markup:
-        return value if isinstance(value, Markup) else Markup(escape(str(value)))
-
     environment = Environment(
         loader=PackageLoader("txl.report.render"),
         autoescape=True,
-        finalize=finalize,
+        finalize=lambda value: value if isinstance(value, Markup) else Markup(escape(str(value))),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

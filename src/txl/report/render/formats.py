@@ -8,7 +8,6 @@ from dataclasses import replace
 from txl.report.grids import Measured, Report, measured, status_of
 from txl.report.records import Row, Sweep
 from txl.report.render.environment import template
-from txl.report.sweeps import one_line
 
 
 def markdown(report: Report) -> str:
@@ -71,13 +70,7 @@ NUMBERS = [
 
 
 def as_csv(sweep: Sweep) -> str:
-    """Return a line for each row and measure, in full precision.
-
-    Its columns: table, scale, row, label, those of the definition, measure, unit (bytes for memory), mean,
-    deviation, n, runs (that were to be), values (`seed:value`, by seed), difference (to the first row that
-    is run), low and high (of its 95 % interval, after Welch), beyond_noise (yes, no, unknown), published,
-    published_difference, status, error.
-    """
+    """Return a line for each row and measure, in full precision; `docs/report.md` explains the columns."""
     measures, found = measured(sweep)
     file = io.StringIO(newline="")
     writer = csv.writer(file, lineterminator="\n")
@@ -85,7 +78,7 @@ def as_csv(sweep: Sweep) -> str:
     writer.writerow([*before, *sweep.columns, *after])
     for row in sweep.rows:
         cells = [row.cells.get(column, "") for column in sweep.columns]
-        errors = [f"seed {run.seed}: {one_line(run.error)}" for run in row.runs if run.error]
+        errors = [f"seed {run.seed}: {run.error}" for run in row.runs if run.error]
         about = [sweep.name, sweep.scale or "", row.name, row.label, *cells]
         for measure in measures:
             unit = "bytes" if measure.key == "peak_memory" else measure.unit
@@ -101,12 +94,9 @@ def _csv_numbers(row: Row, one: Measured) -> list[str]:
     values = " ".join(
         _whole(value) if seed is None else f"{seed}:{_whole(value)}" for seed, value in one.values.items()
     )
-    interval = ["", ""]
-    beyond = ""
-    if found:
-        beyond = {True: "yes", False: "no", None: "unknown"}[found.exceeds_noise]
-        if found.half_width is not None:
-            interval = [_exact(found.value - found.half_width), _exact(found.value + found.half_width)]
+    low = high = None
+    if found and found.half_width is not None:
+        low, high = found.value - found.half_width, found.value + found.half_width
     return [
         _exact(sample.mean if sample else None),
         _exact(sample.deviation if sample else None),
@@ -114,8 +104,9 @@ def _csv_numbers(row: Row, one: Measured) -> list[str]:
         str(len(row.runs)),
         values,
         _exact(found.value if found else None),
-        *interval,
-        beyond,
+        _exact(low),
+        _exact(high),
+        {True: "yes", False: "no", None: "unknown"}[found.exceeds_noise] if found else "",
         one.published or "",
         _exact(one.published_difference),
     ]

@@ -29,10 +29,10 @@ def write_tables(directories: Path | list[Path], out: Path | None = None) -> lis
     Raises:
         ValueError: see `txl.report.sweeps.read_sweeps`; or several directories and no `out`.
     """
-    directories = _as_list(directories)
+    directories = [directories] if isinstance(directories, Path) else directories
     if out is None and len(directories) > 1:
         raise ValueError("the table of several directories needs a place of its own: out=DIR")
-    out = Path(out or directories[0])
+    out = out or directories[0]
     sweep = read_sweeps(directories)
     report = report_of(sweep)
     texts = (markdown(report), as_csv(sweep), latex(report), page(sweep, report))
@@ -49,7 +49,7 @@ def summary_of(directories: Path | list[Path], width: int = 100) -> Group:
         width: of the terminal, in characters; where it does not suffice, the paper's numbers are left out,
             then the last measures.
     """
-    sweep = read_sweeps(_as_list(directories))
+    sweep = read_sweeps([directories] if isinstance(directories, Path) else directories)
     grid = report_of(sweep).results
     skipped = {"model", *sweep.columns.values()}  # the row's name says it
     columns = [column for column in grid.columns if column.group or column.heading not in skipped]
@@ -79,8 +79,3 @@ def _width(column: Column) -> int:
     """Return the characters that a column needs: its cells whole, its heading broken between words."""
     longest = 12 if column.heading == "status" else None  # a status may be broken as well
     return max(map(len, [*(cell.text[:longest] for cell in column.cells), *_heading(column).split()]))
-
-
-def _as_list(directories: Path | list[Path]) -> list[Path]:
-    several = [directories] if isinstance(directories, (str, Path)) else directories
-    return [Path(directory) for directory in several]

@@ -70,7 +70,7 @@ def publish(
             "no run was logged to W&B (logger=wandb); name the project with --wandb-project=NAME"
         )
     both = built(sweep, _groups(runs), project, entity or "")
-    file = Path(out) / NAME
+    file = out / NAME
     lines, why = [], "W&B is offline here: no login, or WANDB_MODE says so"
     steps = ["wandb login"]
     with contextlib.redirect_stderr(io.StringIO()):  # what W&B prints there is in the lines returned
