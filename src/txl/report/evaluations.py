@@ -1,4 +1,4 @@
-"""Evaluations of a sweep's models: the numbers go to the runs, the figures to the page.
+"""Evaluations of a sweep's models: their numbers are added to the runs, their figures to the page.
 
 `sweep.json` lists the evaluations. Each directory holds `evaluation.json` with the status, and the result as
 `recl.json`, `attention.json` or `speed.json`.

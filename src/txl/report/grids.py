@@ -63,7 +63,6 @@ class Grid:
 
 @dataclass
 class Report:
-    title: str
     about: list[str]
     metric: Metric
     results: Grid
@@ -82,7 +81,6 @@ class Measured:
         values: finite values of completed runs, by seed.
         not_finite: number of runs that gave nan or infinity.
         published: as printed.
-        published_number: `None` if the published text is not a number.
         difference: to the reference; `None` if either lacks a number or they read different texts.
     """
 
@@ -91,8 +89,8 @@ class Measured:
     values: dict[int | None, float]
     not_finite: int
     sample: Sample | None
-    published: str | None
-    published_number: float | None
+    published: str | None = None
+    published_number: float | None = None
     difference: Difference | None = None
     published_difference: float | None = None
 
@@ -121,10 +119,11 @@ def _measure_row(row: Row, measure: Measure, decimals: int) -> Measured:
     pairs = [(run.seed, measure.value(one)) for run, one in zip(row.completed, row.results, strict=True)]
     values = {seed: value for seed, value in pairs if value is not None and math.isfinite(value)}
     not_finite = sum(value is not None and not math.isfinite(value) for _, value in pairs)
+    one = Measured(row, measure, values, not_finite, sample_of(list(values.values())))
     published = row.published.get(measure.key)
-    number = _as_number(published)
-    text = published if number is None or isinstance(published, str) else f"{number:,.{decimals}f}"
-    return Measured(row, measure, values, not_finite, sample_of(list(values.values())), text, number)
+    if published is None:
+        return one
+    return replace(one, published=f"{published:,.{decimals}f}", published_number=float(published))
 
 
 def _compare(one: Measured, base: Measured | None) -> Measured:
@@ -140,13 +139,6 @@ def _compare(one: Measured, base: Measured | None) -> Measured:
 
 def _text_hashes(row: Row) -> set[str | None]:
     return {at(run.results, "data", "sha256") for run in row.completed}
-
-
-def _as_number(value: Any) -> float | None:
-    try:
-        return None if value is None else float(value)
-    except ValueError:
-        return None
 
 
 def _decimals(value: Any) -> int:
@@ -179,13 +171,9 @@ def problems_of(sweep: Sweep) -> list[str]:
             continue
         seeds_by_reason: dict[str, list[str]] = {}
         for run in row.runs:
-            if run.status != "completed":
-                reason = f"{run.status}: {run.error}"
-            elif run.evaluation:
-                reason = run.evaluation
-            else:
-                continue
-            seeds_by_reason.setdefault(reason, []).append(str(run.seed))
+            reason = run.evaluation if run.status == "completed" else f"{run.status}: {run.error}"
+            if reason:
+                seeds_by_reason.setdefault(reason, []).append(str(run.seed))
         for reason, seeds in seeds_by_reason.items():
             named = "" if seeds == ["None"] else f", seed{'s' if len(seeds) > 1 else ''} {', '.join(seeds)}"
             lines.append(f"{row.name}{named}: {reason}")
@@ -199,7 +187,6 @@ def report_of(sweep: Sweep) -> Report:
     columns = [text_column(heading, texts) for heading, texts in differing.items()]
     names = text_column("row", [row.name for row in rows])
     return Report(
-        sweep.title,
         _about(sweep, found),
         metric_for(_units(sweep.runs)),
         _results(sweep, measures, found),

@@ -73,14 +73,8 @@ class Row:
 
 @dataclass
 class EvaluationFigures:
-    """One evaluation of a sweep.
-
-    Attributes:
-        place: its directory within that of the sweep.
-    """
-
     title: str
-    place: str
+    directory: str  # within that of the sweep
     figures: list[Path]
 
 

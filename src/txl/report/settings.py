@@ -82,10 +82,6 @@ def _optimizer(optimizer: dict[str, Any]) -> str:
     return f"{_class_name(optimizer['_target_'])}, lr {optimizer['lr']:g}" if "lr" in optimizer else ""
 
 
-def _commit(git: dict[str, Any]) -> str:
-    return f"{git['commit'][:12]}{' and changes' if git['changed'] else ''}"
-
-
 SETTINGS: dict[str, Callable[[Results], str]] = {  # text, empty if unknown, by name
     "text": _value("data", show="{name} ({unit}, vocabulary of {vocabulary:,})".format_map),
     "text's sha256": _value("data", "sha256", show=lambda digest: digest[:12]),
@@ -111,5 +107,5 @@ SETTINGS: dict[str, Callable[[Results], str]] = {  # text, empty if unknown, by 
     "device": _value("training", "device"),
     "processes": _value("training", "world_size"),
     "versions": _value("versions", show=lambda versions: ", ".join(map(" ".join, versions.items()))),
-    "commit": _value("git", show=_commit),
+    "commit": _value("git", show=lambda git: git["commit"][:12] + (" and changes" if git["changed"] else "")),
 }

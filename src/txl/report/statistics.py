@@ -1,7 +1,6 @@
-"""Numbers of several seeds: their mean, how much they scatter, and whether two rows differ beyond that.
+"""Mean and deviation over seeds, and whether two rows differ by more than the seed noise.
 
-Exact rational arithmetic where it is to be had (the module `statistics`), so that every machine writes the
-same digits.
+The module `statistics` calculates with exact fractions, so that every machine writes the same digits.
 """
 
 import math
@@ -9,12 +8,12 @@ import statistics
 from dataclasses import dataclass
 
 CONFIDENCE = 0.95  # of the interval around a difference
-PANELS = 200  # of Simpson's rule; the integrand is smooth, and the error far below what is printed
+PANELS = 200  # of Simpson's rule; the error is far below the printed digits
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What the seeds of a row gave.
+    """The mean of a row over its seeds.
 
     Attributes:
         deviation: the sample standard deviation (n - 1 in the denominator); `None` for one value.
@@ -27,11 +26,11 @@ class Sample:
 
 @dataclass(frozen=True)
 class Difference:
-    """The difference of two means and its 95 % interval.
+    """The difference of two means with its 95 % interval.
 
     Attributes:
-        value: the mean of a row less that of the reference.
-        half_width: half the interval's width; `None` where a row has one seed and its noise is unknown.
+        value: the mean of a row minus that of the reference.
+        half_width: half the interval's width; `None` if a row has one seed, so that its noise is unknown.
     """
 
     value: float
@@ -39,7 +38,7 @@ class Difference:
 
     @property
     def exceeds_noise(self) -> bool | None:
-        """Whether the interval leaves out zero; `None` if the noise is unknown."""
+        """Whether the interval excludes zero; `None` if the noise is unknown."""
         return None if self.half_width is None else abs(self.value) > self.half_width
 
 
@@ -52,7 +51,7 @@ def sample_of(values: list[float]) -> Sample | None:
 
 
 def difference(row: Sample, reference: Sample) -> Difference:
-    """Return how far a row is from the reference, with Welch's interval: the variances need not be equal.
+    """Return the difference of a row from the reference, with Welch's interval for unequal variances.
 
     B. L. Welch, "The generalization of 'Student's' problem when several different population variances are
     involved", Biometrika 34 (1947).
@@ -61,18 +60,18 @@ def difference(row: Sample, reference: Sample) -> Difference:
     if row.deviation is None or reference.deviation is None:
         return Difference(value, None)
     first, second = row.deviation**2 / row.n, reference.deviation**2 / reference.n
-    if not first + second:  # seeds that all gave the same number
+    if not first + second:  # all seeds of a row gave the same number
         return Difference(value, 0.0)
     freedom = (first + second) ** 2 / (first**2 / (row.n - 1) + second**2 / (reference.n - 1))
     return Difference(value, t_quantile((1 + CONFIDENCE) / 2, freedom) * math.sqrt(first + second))
 
 
 def t_quantile(probability: float, freedom: float) -> float:
-    """Return the value that Student's t stays below with a probability of more than one half.
+    """Return the quantile of Student's t distribution, in its upper half.
 
     Args:
         probability: from 0.5 on, below 1.
-        freedom: degrees of freedom, at least 1, not necessarily whole.
+        freedom: degrees of freedom, at least 1; may be fractional.
 
     Raises:
         ValueError: an argument is outside its range.
@@ -89,9 +88,9 @@ def t_quantile(probability: float, freedom: float) -> float:
 
 
 def t_distribution(t: float, freedom: float) -> float:
-    """Return the probability that Student's t is below `t` >= 0.
+    """Return the probability that Student's t is below `t` >= 0, by Simpson's rule.
 
-    With t = sqrt(freedom) tan(angle) its density becomes a constant times cos(angle)^(freedom - 1).
+    With t = sqrt(freedom) tan(angle), the density is a constant times cos(angle)^(freedom - 1).
     """
     end = math.atan(t / math.sqrt(freedom))
     heights = [math.cos(end * i / (2 * PANELS)) ** (freedom - 1) for i in range(2 * PANELS + 1)]

@@ -242,6 +242,6 @@ def _share_runs(rows: list[Row]) -> None:
         if row.same_run and not row.runs:
             if row.same_run not in by_name:
                 raise ValueError(
-                    f"row {row.name} is a number of the run of {row.same_run!r}, which is no row"
+                    f"row {row.name} shows the runs of row {row.same_run!r}, which does not exist"
                 )
             row.runs = by_name[row.same_run].runs

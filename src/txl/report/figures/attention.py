@@ -62,9 +62,6 @@ class Maps:
         counted = f"mean over {result['tokens']:,} {result['unit']}s of {result['split']}"
         return f"{partial}{result['name']}, {shape}, {counted}"
 
-    def head_name(self, head: int) -> str:
-        return f"head {head} (layer {head // self.result['heads'] + 1} of {self.result['layers']})"
-
 
 def top_of_memory(attention_LK: np.ndarray, memory_length: int, share: float) -> np.ndarray:
     """Return the memory positions that get the most attention from the whole segment, ascending.
@@ -156,7 +153,8 @@ def heads_figure(maps: Maps) -> Figure:
         for column in top_of_memory(attention_LK, memory, segment["top_share"]):
             axes.get_xticklabels()[column].set(color=RED, fontweight="bold")
         axes.axvline(memory - 0.5, color="#555555", linewidth=0.8)
-        name = f"{maps.head_name(head['head'])}: {head['why']}"
+        layer = head["head"] // maps.result["heads"] + 1
+        name = f"head {head['head']} (layer {layer} of {maps.result['layers']}): {head['why']}"
         share = f"red: the {segment['top_share']:.0%} of the memory with the most attention"
         axes.set_title(f"{name}; {share}", loc="left", fontsize=8.5)
     figure.supylabel("tokens of the segment", x=0.06 / width, fontsize=8, ha="left")
@@ -189,13 +187,9 @@ def _by_distance(axes: Axes, maps: Maps, name: str, norm: LogNorm) -> AxesImage:
     """Draw means by distance, the token itself at the right end, in reading order."""
     values, heads = maps.means[name], maps.result["heads"]
     rows, distances = values.shape
+    extent = (distances - 0.5, -0.5, rows - 0.5, -0.5)
     image = axes.imshow(
-        values[:, ::-1],
-        cmap=COLORMAP,
-        norm=norm,
-        aspect="auto",
-        interpolation="nearest",
-        extent=(distances - 0.5, -0.5, rows - 0.5, -0.5),
+        values[:, ::-1], cmap=COLORMAP, norm=norm, aspect="auto", interpolation="nearest", extent=extent
     )
     for border in range(heads, rows, heads):
         axes.axhline(border - 0.5, color="#888888", linewidth=0.5)

@@ -1,10 +1,11 @@
 """The figure of the loss against the attention length."""
 
+import math
 from pathlib import Path
 from typing import Any
 
-from txl.records.units import metric_of, score_key
 from txl.report.figures.style import ORANGE, finish_axes, new_figure, save, tick_lengths
+from txl.report.measures import metric_for
 
 
 def draw_attention_lengths(entries: list[dict[str, Any]], unit: str, title: str, path: Path) -> Path:
@@ -14,18 +15,18 @@ def draw_attention_lengths(entries: list[dict[str, Any]], unit: str, title: str,
         entries: with "attention_length", "perplexity" or "bits_per_character", and the same "_low" and
             "_high"; as `txl evaluate` writes them.
     """
-    key, (_, name) = score_key(unit), metric_of(unit)
+    metric = metric_for({unit})
     figure = new_figure(6.4, 4.0)
     axes = figure.add_subplot()
     entries = sorted(entries, key=lambda entry: entry["attention_length"])
     lengths = [entry["attention_length"] for entry in entries]
-    axes.plot(
-        lengths, [entry[key] for entry in entries], color=ORANGE, marker="o", linewidth=1.6, markersize=4.5
-    )
-    bounds: list[list[Any]] = [[entry.get(f"{key}_{side}") for entry in entries] for side in ("low", "high")]
-    if all(isinstance(value, float) and value == value for side in bounds for value in side):
-        axes.fill_between(lengths, bounds[0], bounds[1], color=ORANGE, alpha=0.15, linewidth=0)
+    scores = [entry[metric.key] for entry in entries]
+    axes.plot(lengths, scores, color=ORANGE, marker="o", linewidth=1.6, markersize=4.5)
+    low: list[Any] = [entry.get(f"{metric.key}_low") for entry in entries]
+    high: list[Any] = [entry.get(f"{metric.key}_high") for entry in entries]
+    if all(isinstance(bound, float) and not math.isnan(bound) for bound in low + high):
+        axes.fill_between(lengths, low, high, color=ORANGE, alpha=0.15, linewidth=0)
     axes.set_xscale("log", base=2)
     tick_lengths(axes, lengths)
-    finish_axes(axes, title, "attention length (tokens)", name)
+    finish_axes(axes, title, "attention length (tokens)", metric.name)
     return save(figure, path)

@@ -5,8 +5,9 @@ from typing import Any
 
 from txl.records.metrics import read_metrics
 from txl.records.results import read_results
-from txl.records.units import metric_of, score_key, shown
+from txl.records.units import shown
 from txl.report.figures.style import GRAY, LIGHT_BLUE, ORANGE, finish_axes, new_figure, save
+from txl.report.measures import Metric, metric_for
 
 STYLES: dict[str, dict[str, Any]] = {
     "train": {"color": LIGHT_BLUE, "linewidth": 1.4},
@@ -22,8 +23,8 @@ def draw_learning_curve(directory: Path) -> Path:
     """
     results = read_results(directory)
     unit, compressors = results["data"]["unit"], results.get("compressors") or {}
-    key, name = metric_of(unit)
-    curves = {part: read_metrics(directory, "tokens", f"{part}/{key}") for part in STYLES}
+    metric = metric_for({unit})
+    curves = {part: read_metrics(directory, "tokens", f"{part}/{metric.logged}") for part in STYLES}
     read = [line["tokens"] for lines in curves.values() for line in lines]
     scale, scale_name = next(one for one in SCALES if max([1, *read]) >= one[0])
     figure = new_figure(7.2, 4.4)
@@ -31,10 +32,10 @@ def draw_learning_curve(directory: Path) -> Path:
     values = list(compressors.values())
     for part, lines in curves.items():
         if lines:
-            losses = [line[f"{part}/{key}"] for line in lines]
+            losses = [line[f"{part}/{metric.logged}"] for line in lines]
             axes.plot([line["tokens"] / scale for line in lines], losses, label=part, **STYLES[part])
             values += losses
-    if values and key == "perplexity":
+    if values and metric.key == "perplexity":
         axes.set_yscale("log")
     elif values:  # cuts off the steep descent at the beginning
         low = min(values)
@@ -47,15 +48,15 @@ def draw_learning_curve(directory: Path) -> Path:
         axes.annotate(
             label, (1.0, value), xycoords=("axes fraction", "data"), va="center", fontsize=8.5, color=GRAY
         )
-    finish_axes(axes, _title(results, name), f"{unit}s read{scale_name}", name)
+    finish_axes(axes, _title(results, metric), f"{unit}s read{scale_name}", metric.name)
     if read:
         axes.legend(frameon=False, loc="upper right")
     return save(figure, directory / "figures" / "learning_curve.png")
 
 
-def _title(results: dict, name: str) -> str:
-    parameters, data = results["model"]["parameters"], results["data"]
-    model = f"Transformer-XL, {parameters / 1e6:.2f}M parameters, {data['name']}"
+def _title(results: dict, metric: Metric) -> str:
+    parameters = results["model"]["parameters"] / 1e6
+    model = f"Transformer-XL, {parameters:.2f}M parameters, {results['data']['name']}"
     if test := results.get("test"):
-        return f"{model}: {shown(test[score_key(data['unit'])], 3)} {name} on test"
+        return f"{model}: {shown(test[metric.key], 3)} {metric.name} on test"
     return f"{model} ({results['status']})"

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from txl.report.figures.style import GRAY, SERIES, finish_axes, new_figure, save_all
 
-MARKERS = "os^Dv*"  # beside the colors, for readers who cannot tell those apart
+MARKERS = "os^Dv*"
 
 
 def draw_recl(path: Path) -> list[Path]:

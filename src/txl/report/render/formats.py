@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 from txl.report.grids import Measured, Report, measured, status_of
-from txl.report.records import Row, Sweep
+from txl.report.records import Sweep
 from txl.report.render.environment import template
 
 
@@ -15,7 +15,7 @@ def markdown(report: Report) -> str:
 
 
 def _escape_markdown(text: str) -> str:
-    """Return a text on one line that Markdown shows literally."""
+    """Return a text as one line that Markdown shows literally."""
     return re.sub(r"([\\`*_|\[\]<>#~])", r"\\\1", " ".join(text.split())).replace("&", "&amp;")
 
 
@@ -82,14 +82,14 @@ def as_csv(sweep: Sweep) -> str:
         about = [sweep.name, sweep.scale or "", row.name, row.label, *cells]
         for measure in measures:
             unit = "bytes" if measure.key == "peak_memory" else measure.unit
-            numbers = _csv_numbers(row, found[row.name, measure.key])
+            numbers = _csv_numbers(found[row.name, measure.key])
             writer.writerow([*about, measure.key, unit, *numbers, status_of(row), "; ".join(errors)])
         if not measures:  # a figure's
             writer.writerow([*about, *[""] * (len(NUMBERS) + 2), status_of(row), "; ".join(errors)])
     return file.getvalue()
 
 
-def _csv_numbers(row: Row, one: Measured) -> list[str]:
+def _csv_numbers(one: Measured) -> list[str]:
     sample, found = one.sample, one.difference
     values = " ".join(
         _whole(value) if seed is None else f"{seed}:{_whole(value)}" for seed, value in one.values.items()
@@ -101,7 +101,7 @@ def _csv_numbers(row: Row, one: Measured) -> list[str]:
         _exact(sample.mean if sample else None),
         _exact(sample.deviation if sample else None),
         str(sample.n if sample else 0),
-        str(len(row.runs)),
+        str(len(one.row.runs)),
         values,
         _exact(found.value if found else None),
         _exact(low),
@@ -113,10 +113,10 @@ def _csv_numbers(row: Row, one: Measured) -> list[str]:
 
 
 def _exact(value: float | None) -> str:
-    """Return twelve digits: those that do not depend on a machine's rounding of the last one."""
+    """Return twelve digits, which are the same on every machine."""
     return "" if value is None else f"{value:.12g}"
 
 
 def _whole(value: float) -> str:
-    """Return all digits of a value as the results have it."""
+    """Return all digits of a value of the results."""
     return str(int(value)) if value.is_integer() else repr(value)

@@ -5,22 +5,22 @@ from pathlib import Path
 from rich.console import Group
 
 from txl.records.results import read_results
-from txl.records.units import metric_of, shown
+from txl.records.units import shown
+from txl.report.measures import metric_for
 from txl.terminal import new_table
 
 
 def summary(directory: Path) -> Group:
-    """Return a run's scores beside what general compressors need for the same test text, to be printed."""
+    """Return a run's scores as a table to print, with those of general compressors on the same test text."""
     results = read_results(directory)
     unit = results["data"]["unit"]
-    _, name = metric_of(unit)
-    table = new_table(name, "valid", "test", left=[name])
-    scores = [results[split] for split in ("valid", "test")]
-    if unit in ("word", "bpe"):
-        table.add_row("Transformer-XL", *(shown(score["perplexity"], 2) for score in scores))
+    metric = metric_for({unit})
+    table = new_table(metric.name, "valid", "test", left=[metric.name])
+    scores = [shown(results[split][metric.key], metric.digits) for split in ("valid", "test")]
+    if metric.key == "perplexity":
+        table.add_row("Transformer-XL", *scores)
     else:
-        values = (f"[bold]{shown(score['bits_per_character'], 3)}[/bold]" for score in scores)
-        table.add_row("[bold]Transformer-XL[/bold]", *values)
+        table.add_row(*(f"[bold]{cell}[/bold]" for cell in ("Transformer-XL", *scores)))
         for compressor, value in (results.get("compressors") or {}).items():
             table.add_row(compressor, "", f"{value:.3f}")
     read, seconds = results["training"]["tokens"], results["training"]["seconds"]

@@ -103,7 +103,7 @@ def built(sweep: Sweep, groups: list[str], project: str, entity: str) -> tuple[R
     # As text: the package's own way to write an expression breaks at quotation marks in a name.
     filters = f"Metric('Group') in {groups!r}"
     table = report_of(sweep)
-    title = table.title[:TITLE_LENGTH]
+    title = sweep.title[:TITLE_LENGTH]
     lines = max(10, len(sweep.runs))  # W&B's default is ten
     blocks: list[Any] = [reports.MarkdownBlock(markdown(table))]
     sections = []
