@@ -30,8 +30,7 @@ def read_evaluations(
     """Add its evaluations to each run: the numbers, or the reason why there are none.
 
     Args:
-        directory: of the sweep.
-        description: its `sweep.json`.
+        description: the `sweep.json` of the directory.
         runs: by their directories within that of the sweep.
 
     Returns:

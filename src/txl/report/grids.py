@@ -56,10 +56,6 @@ class Grid:
         """The heading of each run of columns with the same group, and how many columns it spans."""
         return [(group, len(list(columns))) for group, columns in groupby(self.columns, lambda c: c.group)]
 
-    @property
-    def has_groups(self) -> bool:
-        return any(column.group for column in self.columns)
-
 
 @dataclass
 class Report:
@@ -164,7 +160,7 @@ def status_of(row: Row) -> str:
 
 
 def problems_of(sweep: Sweep) -> list[str]:
-    """Return a line for each row and reason why runs of it gave no number."""
+    """Return a line for each row and reason why some of its runs gave no number."""
     lines = []
     for row in sweep.rows:
         if row.same_run:

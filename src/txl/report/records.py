@@ -26,10 +26,10 @@ class RunRecord:
     evaluation: str | None = None
 
 
-def one_line(error: Any, most: int = 160) -> str:
-    """Return an error as one line of at most `most` characters."""
+def one_line(error: Any) -> str:
+    """Return an error as one line of at most 160 characters."""
     line = " ".join(str(error or "no reason given").split())
-    return line if len(line) <= most else f"{line[: most - 1]}…"
+    return line if len(line) <= 160 else f"{line[:159]}…"
 
 
 @dataclass
@@ -80,12 +80,6 @@ class EvaluationFigures:
 
 @dataclass
 class Sweep:
-    """A table's rows with their runs.
-
-    Attributes:
-        defined: whether a file of `ablations/` defines the table, not the runs that there are.
-    """
-
     name: str
     rows: list[Row]
     measures: list[str]
@@ -97,7 +91,7 @@ class Sweep:
     columns: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     evaluations: list[EvaluationFigures] = field(default_factory=list)
-    defined: bool = False
+    defined: bool = False  # by a file of ablations/, not by its runs
 
     @property
     def runs(self) -> list[RunRecord]:

@@ -61,7 +61,14 @@ def read_sweeps(directories: list[Path]) -> Sweep:
     if not definitions:
         merged.title = f"Runs on {merged.name}"
         _label(merged.rows)
-    _share_runs(merged.rows)
+    rows = {row.name: row for row in merged.rows}
+    for row in merged.rows:
+        if row.same_run and not row.runs:
+            if row.same_run not in rows:
+                raise ValueError(
+                    f"row {row.name} shows the runs of row {row.same_run!r}, which does not exist"
+                )
+            row.runs = rows[row.same_run].runs
     return merged
 
 
@@ -179,7 +186,7 @@ def _read_run(directory: Path, seed: int | None = None, overrides: list[str] | N
 
 
 def _group(runs: list[RunRecord]) -> Sweep:
-    """Make a sweep of runs outside any sweep: runs that differ only in their seed form a row."""
+    """Make a sweep of runs outside any sweep; runs that differ only in their seed form a row."""
     rows: dict[str, Row] = {}
     names = [str(run.results.get("name") or "?") for run in runs]
     for run, name in zip(runs, names, strict=True):
@@ -207,7 +214,7 @@ def _label(rows: list[Row]) -> None:
 
 
 def _one_run_per_seed(row: Row, notes: list[str]) -> list[RunRecord]:
-    """Return one run for each seed; the most complete one, if several directories have the seed."""
+    """Return one run for each seed: the most complete one if several directories have the seed."""
     kept: dict[int | None, RunRecord] = {}
     for run in row.runs:
         other = kept.setdefault(run.seed, run)
@@ -231,17 +238,5 @@ def _fingerprint(run: RunRecord) -> list[Any]:
     """Return the results of a run that do not depend on its speed."""
     results = run.results
     scores = [(entry.get("attention_length"), entry.get("loss")) for entry in results.get("attention") or []]
-    losses = [at(results, split, "loss") for split in ("valid", "test")]
-    sizes = at(results, "training", "steps"), at(results, "model", "parameters")
-    return [*losses, *scores, at(results, "data", "sha256"), *sizes]
-
-
-def _share_runs(rows: list[Row]) -> None:
-    by_name = {row.name: row for row in rows}
-    for row in rows:
-        if row.same_run and not row.runs:
-            if row.same_run not in by_name:
-                raise ValueError(
-                    f"row {row.name} shows the runs of row {row.same_run!r}, which does not exist"
-                )
-            row.runs = by_name[row.same_run].runs
+    fields = [("valid", "loss"), ("test", "loss"), ("data", "sha256"), ("training", "steps")]
+    return [*scores, *(at(results, *keys) for keys in (*fields, ("model", "parameters")))]

@@ -21,11 +21,11 @@ def page(sweep: Sweep, report: Report) -> str:
         failed=failed(sweep),
         evaluations=sweep.evaluations,
         base64=lambda path: base64.b64encode(path.read_bytes()).decode("ascii"),
-        data=script_json(figures(sweep, report.metric), separators=(",", ":"), allow_nan=False),
+        data=script_json(_figures(sweep, report.metric), separators=(",", ":"), allow_nan=False),
     )
 
 
-def figures(sweep: Sweep, metric: Metric) -> dict[str, Any]:
+def _figures(sweep: Sweep, metric: Metric) -> dict[str, Any]:
     """Return the numbers of the figures, by row and seed: plain JSON, no nan."""
     rows = [row for row in sweep.rows if row.runs and not row.same_run]
     return {
