@@ -11,7 +11,7 @@ import wandb
 from conftest import TINY, metrics_of
 from report.made_up import TABLE, results, write_run, write_sweep
 from txl.__main__ import main
-from txl.report.render.wandb_report import NAME, built, publish, specification
+from txl.report.render.wandb_report import NAME, build, publish, specification
 from txl.report.sweeps import read_sweeps
 
 
@@ -53,7 +53,7 @@ def headings(made):
 
 
 def specified(directories, project="txl", groups=("sweep",)):
-    made = specification(*built(read_sweeps(directories), list(groups), project, ""))
+    made = specification(*build(read_sweeps(directories), list(groups), project, ""))
     return json.loads(json.dumps(made))
 
 

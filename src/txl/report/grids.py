@@ -190,7 +190,7 @@ def report_of(sweep: Sweep) -> Report:
         problems_of(sweep),
         shared,
         Grid("Settings that differ between rows", [names, *columns]) if columns else None,
-        sweep.notes + _mixed(rows),
+        sweep.notes + _mixed_notes(rows),
     )
 
 
@@ -208,7 +208,7 @@ def _about(sweep: Sweep, found: Found) -> list[str]:
     return lines
 
 
-def _mixed(rows: list[Row]) -> list[str]:
+def _mixed_notes(rows: list[Row]) -> list[str]:
     lines = []
     for row in rows:
         if keys := differences_within(row.results):
@@ -302,7 +302,7 @@ def _signed(one: Measured, reference: Row) -> Cell:
     return Cell(f"{value:+.{decimals}f}", value)
 
 
-def failed(sweep: Sweep) -> frozenset[str]:
+def failed_rows(sweep: Sweep) -> frozenset[str]:
     """Return the names of rows with a failed or unreadable run, or a failed evaluation."""
     broken = ("failed", "unreadable")
     return frozenset(

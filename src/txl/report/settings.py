@@ -64,18 +64,14 @@ def _sizes(model: dict[str, Any]) -> str:
     return _counts({name: model.get(name) for name in ("n_layer", "d_model", "n_head", "d_head", "d_inner")})
 
 
-def _lengths(*lengths: int | None) -> str:
+def _lengths(settings: dict[str, Any]) -> str:
+    lengths = [settings.get(f"{part}_length") for part in ("segment", "memory", "attention")]
     return "" if None in lengths else " / ".join(map(str, lengths))
 
 
 def _training_lengths(results: Results) -> str:
     training = at(results, "config", "training") or {}
-    return _lengths(training.get("segment_length"), training.get("memory_length"), trained_attention(results))
-
-
-def _evaluation_lengths(results: Results) -> str:
-    score = results.get("valid") or results.get("test") or {}
-    return _lengths(*(score.get(f"{part}_length") for part in ("segment", "memory", "attention")))
+    return _lengths(training | {"attention_length": trained_attention(results)})
 
 
 def _optimizer(optimizer: dict[str, Any]) -> str:
@@ -98,7 +94,9 @@ SETTINGS: dict[str, Callable[[Results], str]] = {  # text, empty if unknown, by 
     "training loss": _value("config", "training", "loss"),
     "optimizer": _value("config", "optimizer", show=_optimizer),
     "evaluation batch": _value("config", "evaluation", "batch_size", show="{:,}".format),
-    "evaluation segment / memory / attention": _evaluation_lengths,
+    "evaluation segment / memory / attention": lambda run: _lengths(
+        run.get("valid") or run.get("test") or {}
+    ),
     "evaluation loss": _value("config", "evaluation", "loss"),
     "attention lengths tried": _value(
         "attention", show=lambda tried: ", ".join(f"{one['attention_length']}" for one in tried)

@@ -190,24 +190,24 @@ def _group(runs: list[RunRecord]) -> Sweep:
     rows: dict[str, Row] = {}
     names = [str(run.results.get("name") or "?") for run in runs]
     for run, name in zip(runs, names, strict=True):
-        key = json.dumps(comparable(run.results) or _words(run), sort_keys=True)
+        key = json.dumps(comparable(run.results) or _row_overrides(run), sort_keys=True)
         rows.setdefault(key, Row(key, name)).runs.append(run)
     return Sweep(", ".join(dict.fromkeys(names)), list(rows.values()), _plain_measures(runs))
 
 
-def _words(run: RunRecord) -> list[str]:
+def _row_overrides(run: RunRecord) -> list[str]:
     """Return the overrides that may distinguish rows, sorted."""
     ignored = (*NO_SETTINGS, "hydra.", "hydra/")
-    return sorted(word for word in run.overrides if not word.lstrip("+~").startswith(ignored))
+    return sorted(one for one in run.overrides if not one.lstrip("+~").startswith(ignored))
 
 
 def _label(rows: list[Row]) -> None:
     """Name each row by the overrides that not all rows share."""
-    words = [_words(row.runs[0]) if row.runs else [] for row in rows]
-    common = set(words[0]).intersection(*words[1:]) if words else set()
+    overrides = [_row_overrides(row.runs[0]) if row.runs else [] for row in rows]
+    common = set(overrides[0]).intersection(*overrides[1:]) if overrides else set()
     taken: Counter[str] = Counter()
-    for row, own in zip(rows, words, strict=True):
-        rest = [word for word in own if word not in common]
+    for row, own in zip(rows, overrides, strict=True):
+        rest = [override for override in own if override not in common]
         label = " ".join(rest) or ("defaults" if len(rows) > 1 else row.label)
         taken[label] += 1
         row.name = row.label = label if taken[label] == 1 else f"{label} ({taken[label]})"

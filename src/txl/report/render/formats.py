@@ -91,9 +91,7 @@ def as_csv(sweep: Sweep) -> str:
 
 def _csv_numbers(one: Measured) -> list[str]:
     sample, found = one.sample, one.difference
-    values = " ".join(
-        _whole(value) if seed is None else f"{seed}:{_whole(value)}" for seed, value in one.values.items()
-    )
+    values = [("" if seed is None else f"{seed}:") + _whole(value) for seed, value in one.values.items()]
     low = high = None
     if found and found.half_width is not None:
         low, high = found.value - found.half_width, found.value + found.half_width
@@ -102,7 +100,7 @@ def _csv_numbers(one: Measured) -> list[str]:
         _exact(sample.deviation if sample else None),
         str(sample.n if sample else 0),
         str(len(one.row.runs)),
-        values,
+        " ".join(values),
         _exact(found.value if found else None),
         _exact(low),
         _exact(high),

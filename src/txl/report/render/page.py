@@ -9,7 +9,7 @@ import math
 from typing import Any
 
 from txl.records.metrics import read_metrics
-from txl.report.grids import Report, failed
+from txl.report.grids import Report, failed_rows
 from txl.report.measures import Metric, at, attention_scores, trained_attention
 from txl.report.records import Row, RunRecord, Sweep
 from txl.report.render.environment import script_json, template
@@ -18,7 +18,7 @@ from txl.report.render.environment import script_json, template
 def page(sweep: Sweep, report: Report) -> str:
     return template("page.html", html.escape).render(
         report=report,
-        failed=failed(sweep),
+        failed=failed_rows(sweep),
         evaluations=sweep.evaluations,
         base64=lambda path: base64.b64encode(path.read_bytes()).decode("ascii"),
         data=script_json(_figures(sweep, report.metric), separators=(",", ":"), allow_nan=False),

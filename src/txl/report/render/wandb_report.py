@@ -63,13 +63,13 @@ def publish(
             )
     sweep = read_sweeps(directories)
     runs = sweep.runs
-    project = _the_one("project", project, runs)
-    entity = _the_one("entity", entity, runs)
+    project = _given_or_logged("project", project, runs)
+    entity = _given_or_logged("entity", entity, runs)
     if project is None:
         raise ValueError(
             "no run was logged to W&B (logger=wandb); name the project with --wandb-project=NAME"
         )
-    both = built(sweep, _groups(runs), project, entity or "")
+    both = build(sweep, _groups(runs), project, entity or "")
     file = out / NAME
     lines, why = [], "W&B is offline here: no login, or WANDB_MODE says so"
     steps = ["wandb login"]
@@ -94,7 +94,7 @@ def publish(
     return [*lines, why, str(file), "to publish it: " + "; ".join([*steps, "this command again"])]
 
 
-def built(sweep: Sweep, groups: list[str], project: str, entity: str) -> tuple[Report, Workspace]:
+def build(sweep: Sweep, groups: list[str], project: str, entity: str) -> tuple[Report, Workspace]:
     """Return the report and the workspace of a sweep without connecting to W&B."""
     import wandb_workspaces.reports.v2 as reports
     import wandb_workspaces.workspaces as workspaces
@@ -159,8 +159,8 @@ def _settings(run: RunRecord) -> dict[str, Any]:
     return at(run.results, "config", "logger", "wandb") or {}
 
 
-def _the_one(name: str, given: str | None, runs: list[RunRecord]) -> str | None:
-    """Return the project or the entity: the given one, or the one that all runs were logged to."""
+def _given_or_logged(name: str, given: str | None, runs: list[RunRecord]) -> str | None:
+    """Return the project or entity: the given one, or else the one that all runs were logged to."""
     found = list(dict.fromkeys(settings.get(name) for run in runs if (settings := _settings(run))))
     if given or not found:
         return given
