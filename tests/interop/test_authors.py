@@ -4,9 +4,11 @@ import pytest
 import torch
 
 from interop.test_checkpoints import READING, assert_same, described, message_of
-from txl.interop.authors_options import model_from_config
-from txl.interop.authors_parameters import NamesError, to_authors
+from txl.interop.authors_options import describe
+from txl.interop.authors_parameters import to_authors
 from txl.interop.checkpoints import export, load_foreign
+from txl.interop.description import build
+from txl.interop.files import NamesError
 from txl.model import TransformerXL
 
 AUTHORS = {"n_token": 13, "n_layer": 2, "d_model": 12, "n_head": 3, "d_head": 4, "d_inner": 20, "tgt_len": 6}
@@ -25,7 +27,7 @@ ALL_OFFICIAL = pytest.mark.parametrize("changes", OFFICIAL.values(), ids=OFFICIA
 def authors_model(**changes) -> tuple[TransformerXL, dict]:
     options = AUTHORS | changes
     torch.manual_seed(0)
-    model = model_from_config(options)
+    model = build(describe(options))
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, 0.1, 0.3)
     return model.eval(), options

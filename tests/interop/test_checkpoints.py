@@ -391,7 +391,7 @@ def test_a_damaged_file_is_one_clear_line(tmp_path, name):
     ([torch.zeros(2)], "holds a list, not a state_dict"),
     (torch.zeros(2), "holds a Tensor, not a state_dict"),
     ({}, "it is empty"),
-    ({"model": {}, "args": 3, "weight": torch.zeros(2)}, "these are no tensors: model, args"),
+    ({"model": {}, "args": 3, "weight": torch.zeros(2)}, "these are not tensors: model, args"),
 ])  # fmt: skip
 def test_a_file_without_a_state_dict_is_refused(tmp_path, content, expected):
     torch.save(content, tmp_path / "state.pt")

@@ -7,16 +7,17 @@ import torch
 
 from conftest import small_model, verb
 from interop.test_parity import BASE
-from txl.interop.authors_options import model_from_config
+from txl.interop.authors_options import describe
 from txl.interop.authors_parameters import to_authors
 from txl.interop.checkpoints import load_foreign
+from txl.interop.description import build
 
 
 @pytest.fixture
 def authors(tmp_path):
     """A state_dict of the authors' code and their options."""
     torch.manual_seed(0)
-    model = model_from_config(BASE)
+    model = build(describe(BASE))
     named = {name: parameter.detach() for name, parameter in model.named_parameters()}
     torch.save(to_authors(model, named), tmp_path / "state.pt")
     (tmp_path / "options.json").write_text(json.dumps(BASE))

@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from txl.interop.authors_parameters import NamesError
 from txl.interop.checkpoints import export, load_foreign
+from txl.interop.files import NamesError
 from txl.model import Memory
 
 # The peer lies in a folder of its own (see the Makefile): with it in the environment, torchmetrics would

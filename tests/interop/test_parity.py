@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from conftest import verb
-from txl.interop.authors_options import model_from_config
-from txl.interop.authors_parameters import NamesError, from_authors, to_authors
+from txl.interop.authors_options import describe
+from txl.interop.authors_parameters import from_authors, to_authors
+from txl.interop.description import build
+from txl.interop.files import NamesError
 from txl.interop.parity import Reference, compare
 from txl.model import blocked
 from txl.model.transformer import ATTENTION_BACKENDS
@@ -41,7 +43,7 @@ def write(path: Path, **changes) -> dict[str, np.ndarray]:
     """Write a file in the format with the model's own values, to see how files are read and compared."""
     config, batch, segments = BASE | changes, 2, 5
     torch.manual_seed(0)
-    model = model_from_config(config).eval()
+    model = build(describe(config)).eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     total = config["ext_len"] + segments * config["tgt_len"] + 1
@@ -101,7 +103,7 @@ def test_a_value_that_is_off_fails(tmp_path, kind, attention):
 
 
 def test_a_missing_or_unknown_parameter_is_listed_and_nothing_loaded():
-    model = model_from_config(BASE)
+    model = build(describe(BASE))
     named = {name: torch.full_like(parameter, 7.0) for name, parameter in model.named_parameters()}
     tensors = to_authors(model, named)
     del tensors["r_w_bias"], tensors["layers.1.pos_ff.CoreNet.0.bias"]
@@ -121,7 +123,7 @@ def test_a_missing_or_unknown_parameter_is_listed_and_nothing_loaded():
 )
 def test_what_the_model_does_not_do_is_refused(changes, message):
     with pytest.raises(ValueError, match=message):
-        model_from_config(BASE | changes)
+        build(describe(BASE | changes))
 
 
 def test_the_command_prints_a_table_and_fails_if_one_file_does(tmp_path):

@@ -1,4 +1,4 @@
-"""A `state_dict` of the authors' PyTorch code, and the options of its run, which the file lacks."""
+"""Loads a `state_dict` of the authors' PyTorch code, given the options of its run, which it does not hold."""
 
 import itertools
 import re
@@ -13,44 +13,37 @@ from txl.interop.description import build
 from txl.model import TransformerXL
 
 REQUIRED = ("n_token", "n_layer", "d_model", "n_head", "d_head", "d_inner", "attn_type")
-# The arguments of the authors' MemTransformerLM, and Hugging Face's untie_r.
-OPTIONS = {*REQUIRED, "dropout", "dropatt", "tie_weight", "d_embed", "div_val", "tie_projs", "pre_lnorm",
-           "tgt_len", "ext_len", "mem_len", "cutoffs", "adapt_inp", "same_length", "clamp_len",
-           "sample_softmax", "untie_r"}  # fmt: skip
 NUMBERS = (*REQUIRED, "d_embed", "div_val", "tgt_len", "ext_len", "mem_len", "clamp_len")
 LISTS = ("cutoffs", "tie_projs")
-
-
-def model_from_config(config: Mapping[str, Any]) -> TransformerXL:
-    """Return the model, with random parameters, that the authors' options describe (see `describe`)."""
-    return build(describe(config))
+# The arguments of the authors' MemTransformerLM, and Hugging Face's untie_r.
+OPTIONS = {*NUMBERS, *LISTS, "dropout", "dropatt", "tie_weight", "pre_lnorm", "adapt_inp", "same_length",
+           "sample_softmax", "untie_r"}  # fmt: skip
 
 
 def describe(config: Mapping[str, Any]) -> dict[str, Any]:
     """Translate the authors' options into a description of the model (see `txl.interop.description`).
 
     Args:
-        config: all of `REQUIRED` and, where they are not the defaults, `d_embed`, `cutoffs`, `div_val`,
-            `tie_projs`, `pre_lnorm`, `clamp_len`, `tgt_len`, `ext_len`, `mem_len` and Hugging Face's
-            `untie_r` (u and v for each layer).
+        config: all of `REQUIRED` and, where they are not the defaults, others of `OPTIONS`. The dropouts,
+            which concern only training, are not translated.
 
     Raises:
         ValueError: this model cannot do what the authors' code does with these options.
     """
-    kind, clamp = config["attn_type"], config.get("clamp_len", -1)
-    clamp = clamp if clamp > 0 else None
-    if kind not in (0, 1, 2, 3):
-        raise ValueError(f"attn_type {kind} is none of the authors' 0, 1, 2, 3")
-    if kind in (2, 3) and config.get("mem_len", 0) > 0:
-        raise ValueError(
-            f"attn_type {kind} with mem_len {config['mem_len']}: the authors' code adds positions to cached "
-            "states in place, again at every segment; here cached states are never altered (§3.3)"
-        )
-    if kind in (2, 3) and config.get("pre_lnorm", False):
-        raise ValueError(
-            f"attn_type {kind} with pre_lnorm: the authors' code normalizes keys and values but not queries"
-        )
-    shared = not config.get("untie_r", False)
+    kind, clamp, slots = config["attn_type"], config.get("clamp_len", -1), config.get("mem_len", 0)
+    clamp, shared = clamp if clamp > 0 else None, not config.get("untie_r", False)
+    absolute, same_length = kind in (2, 3), config.get("same_length", False)
+    problems = {
+        f"attn_type {kind} is none of the authors' 0, 1, 2, 3": kind not in (0, 1, 2, 3),
+        f"attn_type {kind} with mem_len {slots}: the authors' code adds positions to cached states in place, "
+        "again at every segment; here cached states are never altered (§3.3)": absolute and slots > 0,
+        f"attn_type {kind} with pre_lnorm: the authors' code normalizes keys and values but not "
+        "queries": absolute and config.get("pre_lnorm", False),
+        "same_length without memory (mem_len 0) leaves a query nothing to see": same_length and slots == 0,
+    }
+    for problem, present in problems.items():
+        if present:
+            raise ValueError(problem)
     positions: dict[int, dict[str, Any]] = {
         0: {"_target_": "txl.model.RelativePosition", "clamp_length": clamp, "shared_biases": shared},
         1: {"_target_": "txl.model.ShawPosition", "clamp_length": clamp, "global_terms": True},
@@ -68,7 +61,15 @@ def describe(config: Mapping[str, Any]) -> dict[str, Any]:
         "tie_projections": list(config.get("tie_projs") or ())[: len(cutoffs) + 1],
         "pre_norm": config.get("pre_lnorm", False),
     }
-    return {"model": model, "position": {**positions[kind], "key_length": max(1, _key_length(config))}}
+    return {
+        "model": model,
+        "position": {**positions[kind], "key_length": max(1, _key_length(config))},
+        "reading": {
+            "memory_length": slots,
+            "attention_length": slots if same_length else None,
+            "clamp_length": None,  # as in the description of the position
+        },
+    }
 
 
 def load_authors_model(
@@ -89,17 +90,9 @@ def load_authors_model(
     if all(name.startswith("module.") for name in tensors):
         tensors = {name.removeprefix("module."): tensor for name, tensor in tensors.items()}
     options = _complete(tensors, {name: value for name, value in config.items() if value is not None})
-    slots, same_length = options.get("mem_len", 0), options.get("same_length", False)
-    if same_length and slots == 0:
-        raise ValueError("same_length without memory (mem_len 0) leaves a query nothing to see")
     description = describe(options)
     description["model"]["dropout"] = options.get("dropout", 0.0)
     description["model"]["attention_dropout"] = options.get("dropatt", 0.0)
-    description["reading"] = {
-        "memory_length": slots,
-        "attention_length": slots if same_length else None,
-        "clamp_length": None,  # as in the description of the position
-    }
     model = build(description)
     # float32 represents half precision exactly; double precision stays.
     model.to(torch.promote_types(next(iter(tensors.values())).dtype, torch.float32))
@@ -186,8 +179,9 @@ def _infer_embedding_options(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     found: dict[str, Any] = {"n_token": vocabulary}
     if cutoffs:  # with div_val 1 all parts are one tensor, whose shape does not show the cutoffs
         found["cutoffs"] = cutoffs
-    embedding = tensors.get("word_emb.emb_layers.0.weight")
-    return found if embedding is None else {**found, "d_embed": embedding.shape[-1]}
+    if "word_emb.emb_layers.0.weight" in tensors:
+        found["d_embed"] = tensors["word_emb.emb_layers.0.weight"].shape[-1]
+    return found
 
 
 def _key_length(options: Mapping[str, Any]) -> int:

@@ -25,6 +25,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from txl.interop.files import check_parameters
 from txl.model import LearnedPosition, RelativePosition, ShawPosition, SinusoidalPosition, TransformerXL
 
 LAYER_NAMES = {
@@ -38,15 +39,6 @@ LAYER_NAMES = {
     "feed_forward_norm.weight": "pos_ff.layer_norm.weight",
     "feed_forward_norm.bias": "pos_ff.layer_norm.bias",
 }
-
-
-class NamesError(ValueError):
-    """Parameters that the model needs are missing, or there are others; nothing was loaded."""
-
-    def __init__(self, missing: set[str], unknown: set[str]) -> None:
-        lists = {"missing": missing, "unknown": unknown}
-        parts = [f"{kind}: {', '.join(sorted(names))}" for kind, names in lists.items() if names]
-        super().__init__("the parameters do not fit the model; " + "; ".join(parts))
 
 
 def to_authors(model: TransformerXL, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -65,6 +57,8 @@ def to_authors(model: TransformerXL, tensors: Mapping[str, Tensor]) -> dict[str,
             out[f"{layer}dec_attn.qkv_net.weight"] = torch.cat([query, key_value])
         for name, official in LAYER_NAMES.items():
             out[layer + official] = tensors[layer + name]
+        if isinstance(position, RelativePosition):
+            out[f"{layer}dec_attn.r_net.weight"] = tensors[f"position.distance_keys.{index}.weight"]
     if isinstance(position, RelativePosition):
         for name, official in (("u", "r_w_bias"), ("v", "r_r_bias")):
             vectors = tensors[f"position.{name}"]
@@ -72,8 +66,6 @@ def to_authors(model: TransformerXL, tensors: Mapping[str, Tensor]) -> dict[str,
                 out[official] = vectors[0]
             else:
                 out |= {f"layers.{index}.dec_attn.{official}": one for index, one in enumerate(vectors)}
-        for index in range(model.n_layer):
-            out[f"layers.{index}.dec_attn.r_net.weight"] = tensors[f"position.distance_keys.{index}.weight"]
     elif isinstance(position, ShawPosition):
         out["r_emb"] = tensors["position.vectors"].flip(1)
         out["r_bias"] = tensors["position.distance_bias"].flip(1)
@@ -86,15 +78,11 @@ def to_authors(model: TransformerXL, tensors: Mapping[str, Tensor]) -> dict[str,
 def _embedding_to_authors(model: TransformerXL, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
     embedding = model.embedding
     out: dict[str, Tensor] = {}
-    for index in range(len(embedding.weights)):
+    parts = embedding.parts if len(embedding.weights) > 1 else [(0, embedding.vocabulary)]
+    for index, (low, high) in enumerate(parts):
         weight = given[f"embedding.weights.{index}"]
         out[f"word_emb.emb_layers.{index}.weight"] = out[f"crit.out_layers.{index}.weight"] = weight
-    bias = given["embedding.bias"]
-    if len(embedding.weights) == 1:
-        out["crit.out_layers.0.bias"] = bias
-    else:
-        for index, (low, high) in enumerate(embedding.parts):
-            out[f"crit.out_layers.{index}.bias"] = bias[low:high]
+        out[f"crit.out_layers.{index}.bias"] = given["embedding.bias"][low:high]
     for index in range(len(embedding.projections)):
         out[f"word_emb.emb_projs.{index}"] = given[f"embedding.projections.{index}"]
     if embedding.projections:
@@ -112,28 +100,22 @@ def from_authors(model: TransformerXL, tensors: Mapping[str, Tensor]) -> None:
     """Load parameters by the authors' names into a model, by inverting `to_authors`.
 
     Raises:
-        NamesError: names are missing or unknown. Nothing is loaded.
+        NamesError: names are missing or unknown.
         ValueError: a tensor has another shape, or tied parameters differ. Nothing is loaded.
     """
     own = dict(model.named_parameters())
     # Number all entries of all parameters: `to_authors` shows where each number goes.
-    numbers, total = {}, 0
-    for name, parameter in own.items():
-        numbers[name] = torch.arange(total, total + parameter.numel()).view(parameter.shape)
-        total += parameter.numel()
+    sizes = [parameter.numel() for parameter in own.values()]
+    parts = torch.arange(sum(sizes)).split(sizes)
+    numbers = {name: part.view(own[name].shape) for name, part in zip(own, parts, strict=True)}
     places = to_authors(model, numbers)
-    ignored = {"pos_emb.inv_freq"}  # a constant buffer of the authors' code
-    missing, unknown = places.keys() - tensors.keys(), tensors.keys() - places.keys() - ignored
-    if missing or unknown:
-        raise NamesError(missing, unknown)
+    # The authors' code also stores a constant, the frequencies of the sinusoids.
+    tensors = {name: tensor for name, tensor in tensors.items() if name != "pos_emb.inv_freq"}
+    check_parameters(tensors, places)
     dtype = next(iter(own.values())).dtype
-    flat, filled = torch.empty(total, dtype=dtype), torch.zeros(total, dtype=torch.bool)
+    flat, filled = torch.empty(sum(sizes), dtype=dtype), torch.zeros(sum(sizes), dtype=torch.bool)
     for name, place in places.items():
         tensor = tensors[name].to(dtype)
-        if tensor.shape != place.shape:
-            raise ValueError(
-                f"{name} has the shape {list(tensor.shape)}, the model's has {list(place.shape)}"
-            )
         if bool(filled[place].any()) and not torch.equal(flat[place], tensor):
             raise ValueError(f"{name} is tied to another parameter but differs from it")
         flat[place], filled[place] = tensor, True

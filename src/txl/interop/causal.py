@@ -44,9 +44,8 @@ class CausalModel:
 
     def __init__(self, path: Path) -> None:
         self.path = Path(path)
-        transformers = _transformers()
         try:
-            with _without_deprecation_warning():
+            with _transformers() as transformers:
                 self.model, report = transformers.AutoModelForCausalLM.from_pretrained(
                     self.path, local_files_only=True, use_safetensors=True, output_loading_info=True
                 )
@@ -73,8 +72,7 @@ class CausalModel:
         """Return the token ids of a text, or `None` if the model comes without a tokenizer."""
         if not any((self.path / name).is_file() for name in TOKENIZERS):
             return None
-        transformers = _transformers()
-        with _without_deprecation_warning():
+        with _transformers() as transformers:
             tokenizer = transformers.AutoTokenizer.from_pretrained(self.path, local_files_only=True)
         encoded = tokenizer(text.decode(), add_special_tokens=False, verbose=False)
         return np.array(encoded["input_ids"], dtype=np.int64)
@@ -117,22 +115,17 @@ class CausalModel:
         return torch.cat(scores).cpu()
 
 
-def _transformers() -> ModuleType:
-    try:
-        with _without_deprecation_warning():
-            import transformers
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "a model of Hugging Face needs the package transformers; install it with: "
-            "pip install 'txl[huggingface]'"
-        ) from error
-    transformers.logging.set_verbosity_error()
-    return transformers
-
-
 @contextmanager
-def _without_deprecation_warning() -> Iterator[None]:
+def _transformers() -> Iterator[ModuleType]:
     with warnings.catch_warnings():
         # transformers 4.35 registers its output classes by a function that torch has renamed since.
         warnings.filterwarnings("ignore", ".*_register_pytree_node. is deprecated", FutureWarning)
-        yield
+        try:
+            import transformers
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(
+                "a model of Hugging Face needs the package transformers; install it with: "
+                "pip install 'txl[huggingface]'"
+            ) from error
+        transformers.logging.set_verbosity_error()
+        yield transformers

@@ -1,7 +1,7 @@
-"""Checkpoints in and out: whatever holds a Transformer-XL becomes our model, and our model one safe file.
+"""Loads a Transformer-XL from any supported checkpoint, and exports it to one `.safetensors` file.
 
-A file that `export` writes is a `.safetensors` with our parameters' names. Two entries of its metadata are
-ours: `txl_format`, the version, and `txl`, JSON of what the model is built from (see `description.py`).
+An exported file has the parameter names of this package. Its metadata hold `txl_format`, the version, and
+`txl`, the description of the model as JSON (see `description.py`).
 """
 
 import json
@@ -14,9 +14,15 @@ from torch import Tensor
 
 from txl.data import border_text
 from txl.interop.authors_options import load_authors_model
-from txl.interop.authors_parameters import NamesError
 from txl.interop.description import build
-from txl.interop.files import check_state, read_pickle, read_safetensors, write_safetensors
+from txl.interop.files import (
+    NamesError,
+    check_parameters,
+    check_state,
+    read_pickle,
+    read_safetensors,
+    write_safetensors,
+)
 from txl.interop.huggingface import read_pretrained
 from txl.model import TransformerXL
 
@@ -29,54 +35,54 @@ def load_foreign(
 ) -> tuple[TransformerXL, dict[str, Any]]:
     """Return the model of a checkpoint, in evaluation mode on the CPU, and the description it was built from.
 
-    Nothing that a file holds is run: of pickles only tensors and plain containers are read.
+    No code in a file is run: only tensors and plain containers are read from pickles.
 
     Args:
         path: a directory of Hugging Face's `save_pretrained`; a `state_dict` of the authors' PyTorch code; a
             `.safetensors` of `export`; a checkpoint of a run (`.ckpt`), or its run directory, of which
             checkpoints/best.ckpt is read or else last.ckpt.
         config: the authors' options, for their `state_dict` only (see `authors_options.load_authors_model`).
-        trust: let a run's checkpoint name classes outside `txl.model`. They are imported, which runs them.
+        trust: let a run's checkpoint name classes outside `txl.model`, whose modules are then imported.
 
     Raises:
-        FileNotFoundError: there is nothing, or a directory of another kind.
-        PickledObjectError: a pickled model; the message says how to take its tensors out.
-        NamesError: parameters that are missing or unknown.
-        ValueError: a damaged file, parameters of another shape, options that do not fit.
+        FileNotFoundError: the path does not exist, or is a directory of another kind.
+        PickledObjectError: a pickled model; the message says how to extract its tensors.
+        NamesError: missing or unknown parameters.
+        ValueError: a damaged file, parameters of another shape, or options that do not fit.
     """
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist")
     if path.is_dir() and not (path / "config.json").is_file():
         path = _checkpoint_of_run(path)
-    content = None if path.is_dir() or path.suffix == ".safetensors" else read_pickle(path)
-    checkpoint = content if isinstance(content, Mapping) and "state_dict" in content else None
-    if content is not None and checkpoint is None:
+    content: Any = None if path.is_dir() or path.suffix == ".safetensors" else read_pickle(path)
+    is_checkpoint = isinstance(content, Mapping) and "state_dict" in content
+    if content is not None and not is_checkpoint:
         tensors = check_state(content, path)
         if config is None:
             raise ValueError(f"{path} is a state_dict, which holds no options; give its run's as config")
         model, description = load_authors_model(tensors, config)
     elif config is not None:
         raise ValueError(f"{path} holds its own options; config is for the authors' state_dict only")
-    elif checkpoint is not None:
-        model, description = _load_run(checkpoint, path, trust)
+    elif is_checkpoint:
+        model, description = _build(*_read_run(content, path), trust)
     elif path.is_dir():
         model, description = load_authors_model(*read_pretrained(path))
     else:
-        model, description = _load_exported(path)
+        model, description = _build(*_read_exported(path))
     return model.eval(), description
 
 
 def export(model: TransformerXL, options: Mapping[str, Any], path: Path) -> None:
-    """Write a model to a `.safetensors` file, whole or not at all, from which `load_foreign` rebuilds it.
+    """Write a model atomically to a `.safetensors` file, from which `load_foreign` rebuilds it.
 
     Args:
         options: its description, as `load_foreign` returns it.
-        path: ends in `.safetensors`. What stands there is replaced.
+        path: ends in `.safetensors`. An existing file is replaced.
 
     Raises:
-        NamesError: the model has other parameters than the description says. Nothing is written.
-        ValueError: parameters of other shapes, or a description that `load_foreign` would not read back.
+        NamesError: the model does not have the parameters of the description. Nothing is written.
+        ValueError: parameters of other shapes, or a description that `load_foreign` would refuse.
         OSError: the file cannot be written.
     """
     path = Path(path)
@@ -85,8 +91,8 @@ def export(model: TransformerXL, options: Mapping[str, Any], path: Path) -> None
     with torch.device("meta"):  # for names and shapes; nothing is allocated
         described = build(options)
     tensors = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
-    _check(described, tensors)
-    # "format" is what other readers of safetensors ask for.
+    check_parameters(tensors, described.state_dict())
+    # Other readers of safetensors expect "format".
     metadata = {"format": "pt", "txl_format": FORMAT, "txl": json.dumps(options, ensure_ascii=False)}
     write_safetensors(path, tensors, metadata)
 
@@ -101,7 +107,8 @@ def _checkpoint_of_run(directory: Path) -> Path:
     )
 
 
-def _load_exported(path: Path) -> tuple[TransformerXL, dict[str, Any]]:
+def _read_exported(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return the description and the tensors of a file of `export`."""
     tensors, metadata = read_safetensors(path)
     if metadata.get("txl_format") != FORMAT:
         raise ValueError(
@@ -109,42 +116,20 @@ def _load_exported(path: Path) -> tuple[TransformerXL, dict[str, Any]]:
             "another program or another version; of a Hugging Face model give the directory"
         )
     try:
-        description = json.loads(metadata["txl"])
+        return json.loads(metadata["txl"]), tensors
     except (KeyError, ValueError) as error:
         raise ValueError(f"{path}: the description in its metadata, txl, is missing or damaged") from error
-    model = build(description)
-    _fill(model, tensors)
-    return model, description
 
 
-def _overlap(evaluation: Mapping[str, Any]) -> dict[str, int]:
-    """Return how far apart the segments begin in which a run evaluates; nothing where they do not overlap."""
-    length = evaluation.get("segment_length") or 0
-    stride = length // 2 if evaluation.get("loss") == "half" else evaluation.get("stride") or length
-    return {"stride": stride} if stride < length else {}
-
-
-def _borders(evaluation: Mapping[str, Any]) -> dict[str, str]:
-    """Return what ends the documents of which none sees another; nothing where a run reads one text."""
-    return {"border": border_text(evaluation["border"])} if evaluation.get("streams") == "documents" else {}
-
-
-def _load_run(checkpoint: Mapping[str, Any], path: Path, trust: bool) -> tuple[TransformerXL, dict[str, Any]]:
+def _read_run(checkpoint: Mapping[str, Any], path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return the description and the tensors in the checkpoint of a run."""
     try:
         config, vocabulary = checkpoint["txl"]["config"], checkpoint["txl"]["vocabulary"]
-        training, evaluation = config["training"], config["evaluation"]
+        key_length = config["training"]["segment_length"] + config["training"]["memory_length"]
         description = {
             "model": {**config["model"], "vocabulary": len(vocabulary["lines"])},
-            "position": {
-                **config["position"],
-                "key_length": training["segment_length"] + training["memory_length"],
-            },
-            "reading": {
-                name: evaluation.get(name)
-                for name in ("segment_length", "memory_length", "attention_length", "clamp_length")
-            }
-            | _borders(evaluation)
-            | _overlap(evaluation),
+            "position": {**config["position"], "key_length": key_length},
+            "reading": _reading(config["evaluation"]),
             "vocabulary": vocabulary,
         }
         if "data" in config:
@@ -155,30 +140,28 @@ def _load_run(checkpoint: Mapping[str, Any], path: Path, trust: bool) -> tuple[T
     others = {name for name in tensors if not name.startswith("model.")}
     if others:
         raise NamesError(set(), others)
+    return description, {name.removeprefix("model."): value for name, value in tensors.items()}
+
+
+def _reading(evaluation: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how a run evaluates: with a border if documents are separate, a stride if segments overlap."""
+    names = "segment_length", "memory_length", "attention_length", "clamp_length"
+    reading = {name: evaluation.get(name) for name in names}
+    if evaluation.get("streams") == "documents":
+        reading["border"] = border_text(evaluation["border"])
+    length = evaluation.get("segment_length") or 0
+    stride = length // 2 if evaluation.get("loss") == "half" else evaluation.get("stride") or length
+    return reading | ({"stride": stride} if stride < length else {})
+
+
+def _build(
+    description: dict[str, Any], tensors: Mapping[str, Tensor], trust: bool = False
+) -> tuple[TransformerXL, dict[str, Any]]:
+    """Return the model with these parameters, in the type in which they are stored, and its description."""
     model = build(description, trust)
-    _fill(model, {name.removeprefix("model."): value for name, value in tensors.items()})
-    return model, description
-
-
-def _fill(model: TransformerXL, tensors: Mapping[str, Tensor]) -> None:
-    """Give a model its parameters, of the type in which they are stored."""
-    _check(model, tensors)
+    check_parameters(tensors, model.state_dict())
     kinds = {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}
     if len(kinds) != 1:
         raise ValueError(f"the parameters must be of one floating type, not {sorted(map(str, kinds))}")
     model.to(kinds.pop()).load_state_dict(tensors)
-
-
-def _check(model: TransformerXL, tensors: Mapping[str, Tensor]) -> None:
-    """Raise unless a model has parameters of these names and shapes."""
-    own = model.state_dict()
-    missing, unknown = own.keys() - tensors.keys(), tensors.keys() - own.keys()
-    if missing or unknown:
-        raise NamesError(missing, unknown)
-    wrong = [
-        f"{name} has the shape {list(tensors[name].shape)}, the model's has {list(own[name].shape)}"
-        for name in own
-        if tensors[name].shape != own[name].shape
-    ]
-    if wrong:
-        raise ValueError(f"the parameters do not fit the model; {'; '.join(wrong)}")
+    return model, description

@@ -1,4 +1,4 @@
-"""Files of tensors: read without running what they hold, written whole or not at all."""
+"""Files of tensors: read without running any code in them, written whole or not at all."""
 
 import pickle
 import re
@@ -15,7 +15,7 @@ from txl.records.files import atomic_path
 
 
 class PickledObjectError(ValueError):
-    """A file of `torch.save` that holds more than tensors: to read it would be to run it."""
+    """A file of `torch.save` holds more than tensors, so reading it could run code."""
 
     def __init__(self, path: Path, found: str) -> None:
         state = f"{path.stem}-state.pt"
@@ -28,8 +28,17 @@ class PickledObjectError(ValueError):
         )
 
 
+class NamesError(ValueError):
+    """Some parameters of the model are missing, or some given are unknown; nothing was loaded."""
+
+    def __init__(self, missing: set[str], unknown: set[str]) -> None:
+        lists = {"missing": missing, "unknown": unknown}
+        parts = [f"{kind}: {', '.join(sorted(names))}" for kind, names in lists.items() if names]
+        super().__init__("the parameters do not fit the model; " + "; ".join(parts))
+
+
 def read_pickle(path: Path) -> Any:
-    """Return what `torch.save` wrote: tensors and plain containers, on the CPU.
+    """Return the tensors and plain containers in a file of `torch.save`, on the CPU.
 
     Raises:
         PickledObjectError: the file holds other objects. None of them is created.
@@ -39,15 +48,13 @@ def read_pickle(path: Path) -> Any:
     with path.open("rb") as file:
         try:
             return torch.load(file, map_location="cpu", weights_only=True)
-        except Exception as error:  # what is no such file can raise anything, OSError too
+        except Exception as error:  # a file of another format can raise anything, OSError too
             found = re.search(r"GLOBAL (\S+)", str(error))
             if isinstance(error, pickle.UnpicklingError) and found:
                 raise PickledObjectError(path, found[1]) from None
             # Torch wraps the reason in advice, such as to read the file without this protection.
-            sentence = (
-                str(error).rpartition("WeightsUnpickler error: ")[2].partition("\n")[0].partition(". ")[0]
-            )
-            reason = f"{type(error).__name__} {sentence}".strip()
+            line = str(error).rpartition("WeightsUnpickler error: ")[2].partition("\n")[0]
+            reason = f"{type(error).__name__} {line.partition('. ')[0]}".strip()
             raise ValueError(f"{path} is damaged or was not written by torch.save ({reason})") from error
 
 
@@ -61,9 +68,23 @@ def check_state(state: Any, path: Path) -> dict[str, Tensor]:
         raise ValueError(f"{path} holds a {type(state).__name__}, not a state_dict")
     others = [str(name) for name, value in state.items() if not isinstance(value, Tensor)]
     if others or not state:
-        found = f"these are no tensors: {', '.join(others)}" if others else "it is empty"
+        found = f"these are not tensors: {', '.join(others)}" if others else "it is empty"
         raise ValueError(f"{path} holds no state_dict, which is a dict of tensors by name; {found}")
     return dict(state)
+
+
+def check_parameters(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
+    """Raise NamesError or ValueError unless tensors have the names and shapes of a model's own."""
+    missing, unknown = own.keys() - tensors.keys(), tensors.keys() - own.keys()
+    if missing or unknown:
+        raise NamesError(missing, unknown)
+    wrong = [
+        f"{name} has the shape {list(tensors[name].shape)}, the model's has {list(tensor.shape)}"
+        for name, tensor in own.items()
+        if tensors[name].shape != tensor.shape
+    ]
+    if wrong:
+        raise ValueError(f"the parameters do not fit the model; {'; '.join(wrong)}")
 
 
 def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -78,14 +99,14 @@ def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             names = file.keys()
             return {name: file.get_tensor(name) for name in names}, file.metadata() or {}
     except SafetensorError as error:
-        raise ValueError(f"{path} is damaged or no safetensors file: {error}") from error
+        raise ValueError(f"{path} is damaged or not a safetensors file: {error}") from error
 
 
 def write_safetensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Write a `.safetensors` file beside its place and rename it: nobody ever sees a part of it.
+    """Write a `.safetensors` file atomically.
 
     Raises:
-        OSError: the folder does not exist or cannot be written. What stood at the path is unchanged.
+        OSError: the folder does not exist or cannot be written. The file that was at the path is unchanged.
     """
     if not path.parent.is_dir():
         raise FileNotFoundError(f"the folder {path.parent} does not exist; make it first")

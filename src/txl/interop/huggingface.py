@@ -1,12 +1,12 @@
-"""What `save_pretrained` of Hugging Face's `TransfoXLLMHeadModel` writes (transformers 4.35.2).
+"""Reads what `save_pretrained` of Hugging Face's `TransfoXLLMHeadModel` writes (transformers 4.35.2).
 
-Their model is the authors' with other wrapping: `modeling_transfo_xl.py` has the authors' names under
-`transformer.`, but the softmax, `crit`, at the top. Of tensors that are tied a safetensors file has one name
-only; a file of torch.save has all of them, and both may repeat shared u and v in each layer. The tails of the
-adaptive softmax stand in their own order, as in the authors' TensorFlow code.
+Their model is the authors' with other names: `transformer.` comes before all but those of the softmax,
+`crit`. A safetensors file holds a tied tensor under one name only; a file of torch.save holds it under all,
+and both may repeat shared u and v in each layer. The tails of the adaptive softmax are in ascending order, as
+in the authors' TensorFlow code.
 
-Their memory starts as `mem_len` states of zeros that queries attend to, where ours starts empty. A
-`txl.model.Memory` of zeros whose length is all its slots reads a first segment as theirs does.
+Their memory starts as `mem_len` states of zeros that queries attend to, ours empty. A `txl.model.Memory` of
+zeros whose length is all its slots reads a first segment as theirs does.
 """
 
 import json
@@ -20,15 +20,15 @@ from torch import Tensor
 from txl.interop.authors_options import check_option_types
 from txl.interop.files import check_state, read_pickle, read_safetensors
 
-# Options with the same name and meaning in the authors' code. `adaptive` is not among them: their model never
-# asks for it, cutoffs alone make its softmax adaptive.
+# Options with the same name and meaning in the authors' code. `adaptive` is not among them: their model
+# ignores it, and cutoffs alone make its softmax adaptive.
 SAME = ("cutoffs", "tie_projs", "d_model", "d_embed", "n_head", "d_head", "d_inner", "div_val", "pre_lnorm",
         "n_layer", "mem_len", "same_length", "clamp_len", "untie_r", "dropout", "dropatt")  # fmt: skip
-# Options of theirs that this model has no choice about.
+# Options for which the model here supports one value only.
 FIXED = {"model_type": "transfo-xl", "attn_type": 0, "tie_word_embeddings": True, "layer_norm_epsilon": 1e-5}
-# The tails' rows beside the shortlist: the first tail's is the first here and the last in the authors' code.
+# One row for each tail, in the reverse of the authors' order.
 TAILS = {"crit.cluster_weight", "crit.cluster_bias"}
-WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # the first that is there, as theirs does
+WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # in the order of precedence of transformers
 
 
 def read_pretrained(directory: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -39,16 +39,20 @@ def read_pretrained(directory: Path) -> tuple[dict[str, Tensor], dict[str, Any]]
 
     Raises:
         FileNotFoundError: a file is missing.
-        ValueError: a file is damaged, an option is missing or of a kind that this model does not have, or
-            shared parameters differ.
+        ValueError: a file is damaged, an option is missing or not supported, or tied parameters differ.
     """
-    options = _options(directory / "config.json")
-    tensors = {name.removeprefix("transformer."): value for name, value in _weights(directory).items()}
+    options, tensors = _options(directory / "config.json"), {}
+    for path in _weight_files(directory):
+        if not path.is_file():
+            raise FileNotFoundError(f"{path} is missing; the index beside it names it")
+        content = read_safetensors(path)[0] if path.suffix == ".safetensors" else read_pickle(path)
+        for name, tensor in check_state(content, path).items():
+            tensors[name.removeprefix("transformer.")] = tensor
     return _as_authors(tensors, options), options
 
 
 def _options(path: Path) -> dict[str, Any]:
-    """Return their options by the authors' names."""
+    """Return the options of a config.json by the authors' names."""
     config = read_json(path)
     for name, value in FIXED.items():
         if config.get(name, value) != value:
@@ -63,46 +67,38 @@ def _options(path: Path) -> dict[str, Any]:
     return options
 
 
-def _weights(directory: Path) -> dict[str, Tensor]:
-    """Return the tensors of the directory, from one file or from all of its shards."""
+def _weight_files(directory: Path) -> list[Path]:
+    """Return the file of the tensors, or all of its shards."""
     for name in WEIGHTS:
         if (directory / name).is_file():
-            return _read(directory / name)
+            return [directory / name]
         index = directory / f"{name}.index.json"
         if index.is_file():
             files = read_json(index).get("weight_map")
             if not isinstance(files, dict) or any(Path(file).name != file for file in files.values()):
                 raise ValueError(f"{index}: weight_map must name files of the same directory")
-            shards = [_read(directory / file) for file in sorted(set(files.values()))]
-            return {name: tensor for shard in shards for name, tensor in shard.items()}
+            return [directory / file for file in sorted(set(files.values()))]
     raise FileNotFoundError(f"{directory} has a config.json, but neither {' nor '.join(WEIGHTS)}")
 
 
-def _read(path: Path) -> dict[str, Tensor]:
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} is missing; the index beside it names it")
-    content = read_safetensors(path)[0] if path.suffix == ".safetensors" else read_pickle(path)
-    return check_state(content, path)
-
-
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the object that a file of JSON holds; raise ValueError where it holds none."""
+    """Return the JSON object in a file; raise ValueError if there is none."""
     try:
         value = json.loads(path.read_text("utf-8"))
     except ValueError as error:
         raise ValueError(f"{path} is not JSON: {error}") from error
     if not isinstance(value, dict):
-        raise ValueError(f"{path} holds a {type(value).__name__}, expected an object of JSON")
+        raise ValueError(f"{path} holds a {type(value).__name__}, expected a JSON object")
     return value
 
 
-def _as_authors(tensors: Mapping[str, Tensor], options: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return the tensors as the authors' code has them: tied ones under both names, shared u and v once."""
-    tensors, twins = dict(tensors), list(_twins(options))
-    for name, first in twins:
+def _as_authors(tensors: dict[str, Tensor], options: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Return the tensors as in the authors' code: tied ones under both names, shared u and v once."""
+    tied = list(_tied_names(options))
+    for name, first in tied:
         if name in tensors:
             tensors.setdefault(first, tensors[name])
-    for name, first in twins:
+    for name, first in tied:
         if first not in tensors:
             continue
         if not torch.equal(tensors.setdefault(name, tensors[first]), tensors[first]):
@@ -114,8 +110,8 @@ def _as_authors(tensors: Mapping[str, Tensor], options: Mapping[str, Any]) -> di
     return tensors
 
 
-def _twins(options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the names of parameters that are one, the name that is always there last."""
+def _tied_names(options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield two names of each tied parameter, second the one that all its other names are compared with."""
     parts, split = len(options["cutoffs"]) + 1, options["div_val"] > 1
     for part in range(parts if split else 1):
         yield f"crit.out_layers.{part}.weight", f"word_emb.emb_layers.{part}.weight"

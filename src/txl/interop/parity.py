@@ -16,8 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from txl.interop.authors_options import model_from_config
+from txl.interop.authors_options import describe
 from txl.interop.authors_parameters import from_authors, to_authors
+from txl.interop.description import build
 from txl.model import Memory, TransformerXL
 
 TOLERANCE = {"scores": 2e-5, "memories": 2e-5, "gradients": 2e-5, "training losses": 2e-4}
@@ -64,19 +65,18 @@ class Reference:
         except (OSError, ValueError, LookupError, EOFError, TypeError, AttributeError, BadZipFile) as error:
             reason = f"{type(error).__name__}: {error}"
             raise ValueError(f"{path} is not a file of reference values ({reason})") from error
-        self.slots = self.config.get("mem_len", 0)
         self.segments = scores.shape[1] // self.target
-        same_length = self.config.get("same_length", False)
-        if same_length and self.slots == 0:
-            raise ValueError(f"{path}: same_length without memory leaves a query nothing to see")
-        self.attention_length = self.slots if same_length else None
+        self.description = describe(self.config)
+        self.attention_length = self.description["reading"]["attention_length"]
+
+    def group(self, name: str) -> dict[str, np.ndarray]:
+        """Return the arrays `name/…` by the rest of their names."""
+        start = f"{name}/"
+        return {key.removeprefix(start): value for key, value in self.arrays.items() if key.startswith(start)}
 
     def model(self) -> TransformerXL:
-        torch.manual_seed(0)
-        model = model_from_config(self.config)
-        parameters = {name.removeprefix("param/"): torch.from_numpy(np.array(value))
-                      for name, value in self.arrays.items() if name.startswith("param/")}  # fmt: skip
-        from_authors(model, parameters)
+        model = build(self.description)
+        from_authors(model, {name: torch.tensor(value) for name, value in self.group("param").items()})
         return model
 
     def read(self, model: TransformerXL, segment: int, memory: Memory) -> tuple[Tensor, Tensor, Memory]:
@@ -92,7 +92,7 @@ class Reference:
         return scores, hidden[:, :keep].detach(), memory
 
     def start(self, model: TransformerXL) -> Memory:
-        return model.empty_memory(len(self.tokens), self.slots)
+        return model.empty_memory(len(self.tokens), self.description["reading"]["memory_length"])
 
 
 def compare(path: Path, attention: str = "plain") -> Comparison:
@@ -127,15 +127,14 @@ def _compare_reading(reference: Reference, model: TransformerXL, comparison: Com
         last.append(hidden)
     comparison.add("scores", torch.cat(scores, dim=1), reference.arrays["nll"])
     states = [*memory.states, torch.cat(last, dim=1)]
-    for name, theirs in reference.arrays.items():
-        if name.startswith("final_memory/"):
-            ours = states[int(name.removeprefix("final_memory/"))]
-            comparison.add("memories", ours[:, max(0, ours.shape[1] - theirs.shape[1]) :], theirs)
+    for layer, theirs in reference.group("final_memory").items():
+        ours = states[int(layer)]
+        comparison.add("memories", ours[:, max(0, ours.shape[1] - theirs.shape[1]) :], theirs)
 
 
 def _compare_gradients(reference: Reference, model: TransformerXL, comparison: Comparison) -> None:
     """Gradients of the mean score of the second segment, the memory coming from the first."""
-    theirs = {name: value for name, value in reference.arrays.items() if name.startswith("grad/")}
+    theirs = reference.group("grad")
     if not theirs:
         return
     model.zero_grad()
@@ -146,7 +145,7 @@ def _compare_gradients(reference: Reference, model: TransformerXL, comparison: C
     gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     ours = to_authors(model, gradients)
     for name, value in theirs.items():
-        comparison.add("gradients", ours[name.removeprefix("grad/")], value)
+        comparison.add("gradients", ours[name], value)
 
 
 def _train(reference: Reference, model: TransformerXL) -> Iterator[tuple[float, float]]:
