@@ -16,13 +16,19 @@ def work(**changes):
     return speed.SpeedCase(**(usual | {"windows": 2, "passes": 3, "rounds": 2} | changes))
 
 
+def text_of(recurrent: speed.Scorer) -> torch.Tensor:
+    """The whole text `[B, T]` of which a scorer reads segments."""
+    segments = recurrent.text
+    return segments.as_strided((segments.shape[1], segments.stride(1)), (segments.stride(1), 1), 0)
+
+
 @pytest.mark.parametrize("segment", [1, 4, 12])
 @torch.inference_mode()
 def test_the_recurrent_side_scores_as_one_reading_of_the_whole_text(segment, monkeypatch):
     monkeypatch.setattr(speed, "CHUNK", 3)
     model, asked = small_model(), work(segment_length=segment)
-    text_BT = speed._text(13, asked)
-    side = speed.RecurrentScorer(model, text_BT, asked)
+    _, side = next(speed.scorers(model, model, asked))
+    text_BT = text_of(side)
     scores_BT = torch.cat([side.step()[1] for _ in range(5)], dim=1)
     states_BTD, _ = model(
         text_BT[:, :-1], model.empty_memory(3, 0), 9
@@ -35,8 +41,8 @@ def test_the_recurrent_side_scores_as_one_reading_of_the_whole_text(segment, mon
 def test_the_vanilla_side_reads_a_window_for_each_token_and_both_score_the_same_text():
     asked = work()
     vanilla = speed.vanilla_copy(small_model(), 9)
-    text_BT = speed._text(13, asked)
-    side = speed.SlidingWindowScorer(vanilla, text_BT[0], asked)
+    (_, recurrent), (_, side) = speed.scorers(small_model(), vanilla, asked)
+    text_BT = text_of(recurrent)
     scores = torch.cat([side.step()[1] for _ in range(3)])[:, 0]
     for place, score in enumerate(scores, start=9):
         window = text_BT[:1, place - 9 : place]
@@ -44,8 +50,7 @@ def test_the_vanilla_side_reads_a_window_for_each_token_and_both_score_the_same_
         assert score.item() == pytest.approx(
             -vanilla.embedding.log_probabilities(states)[0, -1, text_BT[0, place]].item(), abs=1e-10
         )
-    recurrent = speed.RecurrentScorer(small_model(), text_BT, asked)
-    assert recurrent.next + 1 == 9  # its first target is the vanilla side's
+    assert recurrent.text.storage_offset() + 1 == 9  # its first target is the vanilla side's
     assert text_BT[:, :9].unique(dim=0).shape[0] == 1 < text_BT[:, 9:].unique(dim=0).shape[0]
 
 
@@ -66,7 +71,7 @@ def test_the_vanilla_model_is_the_same_shape_with_learned_positions():
 @torch.inference_mode()
 def test_each_turn_moves_the_keys_once(attention, segment):
     asked = work(attention_length=attention, segment_length=segment)
-    side = speed.RecurrentScorer(small_model(), speed._text(13, asked), asked)
+    _, side = next(speed.scorers(small_model(), small_model(), asked))
     moved = []
     for _ in range(asked.all_rounds):
         ends = [side.reader.end]

@@ -75,86 +75,60 @@ def vanilla_copy(model: TransformerXL, longest: int) -> TransformerXL:
     return vanilla.to(model.embedding.bias).eval()
 
 
-class SlidingWindowScorer:
-    """Scores token after token, each with a forward pass over its own window.
+@dataclass
+class Scorer:
+    """Scores the next targets of each row at every step, by `CachedInference`.
 
-    The first token scored is `text_T[case.attention_length]`. The model is in evaluation mode.
+    Attributes:
+        model: in evaluation mode.
+        memory: the initial context of all rows, as one row.
+        text: the X tokens of each of R rows that a step reads, and the last target, `[S, R, X + 1]`.
+        scored: how many of the X are scored, the last ones.
+        steps: in a round.
+        checked: how many first steps are compared with plain forward passes.
     """
 
-    def __init__(self, model: TransformerXL, text_T: Tensor, case: SpeedCase) -> None:
-        self.model, self.case = model, case
-        self.steps, self.scored, self.tokens = case.passes, 1, case.windows
-        self.windows = text_T.unfold(0, case.attention_length + 1, 1)
-        self.reader = CachedInference(model, model.empty_memory(case.windows, 0))
-        self.next = 0
+    model: TransformerXL
+    memory: Memory
+    attention_length: int
+    text: Tensor
+    scored: int
+    steps: int
+    checked: int
+
+    def __post_init__(self) -> None:
+        rows = self.text.shape[1]
+        self.tokens, self.done = self.steps * rows * self.scored, 0  # tokens of a round, steps done
+        states = tuple(states_1MD.expand(rows, -1, -1) for states_1MD in self.memory.states)
+        memory = Memory(states, self.memory.length.expand(rows))
+        self.reader = CachedInference(self.model, memory, self.attention_length)
 
     def step(self) -> tuple[Tensor, Tensor]:
-        """Return the states `[W, 1, D]` and scores `[W, 1]` of the next predictions."""
-        window_WK = self.windows[self.next : self.next + self.case.windows]
-        self.next += self.case.windows
-        states_WLD = self.reader.read(window_WK[:, :-1])[:, -1:]
-        return states_WLD, self.model.embedding.scores(states_WLD, window_WK[:, -1:].contiguous())
+        """Return the states `[R, scored, D]` and scores `[R, scored]` of the next targets."""
+        read_RX = self.text[self.done]
+        self.done += 1
+        states_RLD = self.reader.read(read_RX[:, :-1])[:, -self.scored :]
+        return states_RLD, self.model.embedding.scores(states_RLD, read_RX[:, -self.scored :].contiguous())
 
     def reference(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the last of the first W predictions by a plain forward pass of the model.
+        """Return the last row of the first `checked` steps by plain forward passes of the model.
 
         Returns:
-            The states `[1, 1, D]`, the scores `[1, 1]`, and the states after other tokens.
+            The states `[1, checked · scored, D]`, their scores `[1, checked · scored]`, and the states after
+            another past: no memory, and other tokens before the scored ones.
         """
-        *_, window = self.windows[: self.case.windows, None]
-        past, memory = window[:, :-1], self.model.empty_memory(1, 0)
-        others = torch.cat([(past[:, :-1] + 1) % len(self.model.embedding.bias), past[:, -1:]], dim=1)
-        states, other_states = (self.model(read, memory)[0][:, -1:] for read in (past, others))
-        return states, _plain_scores(self.model, states, window[:, -1:]), other_states
-
-
-class RecurrentScorer:
-    """Scores segment after segment, each with a full memory.
-
-    The first `case.attention_length` tokens of `text_BT` are the initial context, the same in all rows; the
-    token after them is the first one scored. The model is in evaluation mode.
-    """
-
-    def __init__(self, model: TransformerXL, text_BT: Tensor, case: SpeedCase) -> None:
-        self.model, self.case, self.text_BT = model, case, text_BT
-        self.steps, self.scored = case.segments_per_round, case.segment_length
-        self.tokens = case.batch_size * self.scored
-        rows, slots = case.batch_size, case.attention_length - 1
-        memory = model.empty_memory(1, slots)
-        for past in text_BT[:1, :slots].split(min(CHUNK, model.position.key_length), dim=1):
-            _, memory = model(past, memory, case.attention_length)  # one row: the context is the same in all
-        states = tuple(states_BMD.expand(rows, -1, -1) for states_BMD in memory.states)
-        self.reader = CachedInference(
-            model, Memory(states, memory.length.expand(rows)), case.attention_length
-        )
-        self.memory, self.next = memory, slots
-
-    def step(self) -> tuple[Tensor, Tensor]:
-        """Return the states `[B, L, D]` and scores `[B, L]` of the next segment."""
-        read_BL = self.text_BT[:, self.next : self.next + self.case.segment_length + 1]
-        self.next += self.case.segment_length
-        states_BLD = self.reader.read(read_BL[:, :-1])
-        return states_BLD, self.model.embedding.scores(states_BLD, read_BL[:, 1:].contiguous())
-
-    def reference(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the last row's first two segments by plain forward passes of the model with a memory.
-
-        Returns:
-            The states `[1, 2 L, D]`, the scores `[1, 2 L]`, and the states of each segment without memory.
-        """
-        reach, length, memory, found = self.case.attention_length, self.case.segment_length, self.memory, []
-        for begin in (reach - 1, reach - 1 + length):
-            row = self.text_BT[-1:, begin : begin + length + 1]
-            other_states, _ = self.model(row[:, :-1], self.model.empty_memory(1, 0), reach)
-            states, memory = self.model(row[:, :-1], memory, reach)
-            found.append((states, _plain_scores(self.model, states, row[:, 1:]), other_states))
+        model, memory, scored, found = self.model, self.memory, self.scored, []
+        for row_1X in self.text[: self.checked, -1:]:
+            read, targets = row_1X[:, :-1], row_1X[:, -scored:]
+            others = read.clone()
+            others[:, :-scored] = (read[:, :-scored] + 1) % len(model.embedding.bias)
+            other_states, _ = model(others, model.empty_memory(1, 0), self.attention_length)
+            states, memory = model(read, memory, self.attention_length)
+            states = states[:, -scored:]
+            scores = -model.embedding.log_probabilities(states).gather(-1, targets[..., None])[..., 0]
+            found.append((states, scores, other_states[:, -scored:]))
         states, scores, other_states = (torch.cat(parts, dim=1) for parts in zip(*found, strict=True))
         return states, scores, other_states
-
-
-def _plain_scores(model: TransformerXL, states_BLD: Tensor, targets_BL: Tensor) -> Tensor:
-    """Return the scores `[B, L]` of the targets, taken from the log-probabilities of all tokens."""
-    return -model.embedding.log_probabilities(states_BLD).gather(-1, targets_BL[..., None])[..., 0]
 
 
 @torch.inference_mode()
@@ -171,9 +145,9 @@ def check(model: TransformerXL, vanilla: TransformerXL, case: SpeedCase) -> dict
         ValueError: a scorer differs from a plain forward pass by more than rounding.
     """
     found = {}
-    for name, scorer in _scorers(model, vanilla, case):
+    for name, scorer in scorers(model, vanilla, case):
         plain_states, plain_scores, other_states = scorer.reference()
-        steps = [scorer.step() for _ in range(plain_states.shape[1] // scorer.scored)]
+        steps = [scorer.step() for _ in range(scorer.checked)]
         states, scores = (
             torch.cat([part[-1:] for part in parts], dim=1) for parts in zip(*steps, strict=True)
         )
@@ -208,47 +182,45 @@ def measure(
         For JSON: of each scorer the milliseconds per token and the number of tokens timed, and the ratio of
         the times.
     """
-    scorers = dict(_scorers(model, vanilla, case))
-    seconds: dict[str, list[float]] = {name: [] for name in scorers}
+    sides = dict(scorers(model, vanilla, case))
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
     for number in range(case.all_rounds):
-        for name, scorer in scorers.items():
+        for name, scorer in sides.items():
             elapsed = _time_round(scorer, model.embedding.bias.device)
             if number > 0:
-                seconds[name].append(elapsed / (scorer.steps * scorer.tokens))
+                seconds[name].append(elapsed / scorer.tokens)
             advance()
     ratios = [slow / fast for slow, fast in zip(seconds["vanilla"], seconds["recurrent"], strict=True)]
     measured = {
         name: {
             "milliseconds_per_token": summarize([1e3 * value for value in seconds[name]]),
-            "tokens_measured": case.rounds * scorer.steps * scorer.tokens,
-            "tokens_of_a_turn": scorer.steps * scorer.tokens,
+            "tokens_measured": case.rounds * scorer.tokens,
+            "tokens_of_a_turn": scorer.tokens,
         }
-        for name, scorer in scorers.items()
+        for name, scorer in sides.items()
     }
     return {"attention_length": case.attention_length, **measured, "slowdown": summarize(ratios)}
 
 
-def _scorers(
-    model: TransformerXL, vanilla: TransformerXL, case: SpeedCase
-) -> Iterator[tuple[str, RecurrentScorer | SlidingWindowScorer]]:
-    text_BT = _text(len(model.embedding.bias), case).to(model.embedding.bias.device)
-    yield "recurrent", RecurrentScorer(model, text_BT, case)
-    yield "vanilla", SlidingWindowScorer(vanilla, text_BT[0], case)
-
-
-def _text(vocabulary: int, case: SpeedCase) -> Tensor:
-    """Return random tokens for both scorers `[B, T]`, the initial context the same in all rows."""
+def scorers(model: TransformerXL, vanilla: TransformerXL, case: SpeedCase) -> Iterator[tuple[str, Scorer]]:
+    """Yield the scorer with recurrence, then that without, by name; both score the same token first."""
+    reach, length, windows = case.attention_length, case.segment_length, case.windows
     segments = max(2, case.all_rounds * case.segments_per_round)  # `check` reads two
-    length = max(segments * case.segment_length, case.all_rounds * case.passes * case.windows)
-    generator = torch.Generator().manual_seed(case.attention_length)
-    text_BT = torch.randint(
-        vocabulary, (case.batch_size, case.attention_length + length), generator=generator
-    )
-    text_BT[1:, : case.attention_length] = text_BT[0, : case.attention_length]
-    return text_BT
+    tokens = reach + max(segments * length, case.all_rounds * case.passes * windows)
+    vocabulary, device = len(model.embedding.bias), model.embedding.bias.device
+    generator = torch.Generator().manual_seed(reach)
+    text_BT = torch.randint(vocabulary, (case.batch_size, tokens), generator=generator).to(device)
+    text_BT[1:, :reach] = text_BT[0, :reach]  # the initial context, the same in all rows
+    memory = model.empty_memory(1, reach - 1)
+    for past in text_BT[:1, : reach - 1].split(min(CHUNK, model.position.key_length), dim=1):
+        _, memory = model(past, memory, reach)
+    text_SBL = text_BT[:, reach - 1 :].unfold(1, length + 1, length).transpose(0, 1)
+    yield "recurrent", Scorer(model, memory, reach, text_SBL, length, case.segments_per_round, checked=2)
+    text_SWK = text_BT[0].unfold(0, reach + 1, 1).unfold(0, windows, windows).mT
+    yield "vanilla", Scorer(vanilla, vanilla.empty_memory(1, 0), reach, text_SWK, 1, case.passes, checked=1)
 
 
-def _time_round(scorer: SlidingWindowScorer | RecurrentScorer, device: torch.device) -> float:
+def _time_round(scorer: Scorer, device: torch.device) -> float:
     synchronize = torch.cuda.synchronize if device.type == "cuda" else lambda device: None
     synchronize(device)
     start = time.perf_counter()
