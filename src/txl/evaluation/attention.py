@@ -6,18 +6,19 @@ oldest slot of its memory. Heads are numbered through all layers, from 0: `layer
 Shapes as in `txl.model`, and `S = M + 1` for the distances 0 … M.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.hooks import RemovableHandle
 
 from txl.model import PositionEncoding, TransformerXL
 from txl.model.attention import Attention
+from txl.model.dropout import Dropout
 
 TERMS = ("a", "b", "c", "d")  # of §3.3, where the paper names them
 
@@ -35,13 +36,8 @@ class AttentionMeans:
 
     tokens: int
     progress: float
-    sums: Mapping[str, Tensor]
+    sums: dict[str, Tensor]
     terms: tuple[str, ...] = ()
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the means by distance: the attention and the terms of the scores."""
-        return ("attention", *self.terms)
 
     def mean(self, name: str) -> np.ndarray:
         """Return a row for each head, `[N · H, S]` or `[N · H]`."""
@@ -72,7 +68,7 @@ def mean_attention(
     rows = min(batch_size, len(tokens) - memory_length)
     edges = memory_length + np.arange(rows + 1) * (len(tokens) - memory_length) // rows
     begin, end = edges[:-1, None], edges[1:, None]
-    start = np.maximum(0, begin - reach(model, memory_length))
+    start = np.maximum(0, begin - model.n_layer * memory_length)
     longest = int((end - start).max())
     memory, device = model.empty_memory(rows, memory_length), model.embedding.bias.device
     shape = (model.n_layer, model.position.n_head, memory_length + 1)
@@ -83,17 +79,48 @@ def mean_attention(
     for offset in range(0, longest, segment_length):
         position = start + np.arange(offset, offset + segment_length)
         counted = (position >= begin) & (position < end)
-        segment = _SegmentSums(counted, memory_length, terms, device)
+        segment = _SegmentSums(means, torch.from_numpy(counted).to(device))
         text_BL = torch.from_numpy(tokens.take(position, mode="clip").astype(np.int64)).to(device)
         with attention_hooks(model, segment) if counted.any() else nullcontext():
             _, memory = model(text_BL, memory, attention_length=memory_length + 1)
         means = AttentionMeans(
             means.tokens + int(counted.sum()),
             min(1.0, (offset + segment_length) / longest),
-            {name: total + segment.total(name, total) for name, total in means.sums.items()},
-            tuple(sorted({*means.terms, *segment.terms})),
+            segment.sums,
+            tuple(sorted(segment.terms)),
         )
         yield means
+
+
+class _SegmentSums:
+    """An `AttentionHook` that adds the counted tokens `[B, L]` of one segment, layer by layer."""
+
+    def __init__(self, before: AttentionMeans, counted_BL: Tensor) -> None:
+        self.sums, self.terms = {name: total.clone() for name, total in before.sums.items()}, {*before.terms}
+        self.counted_BL = counted_BL
+
+    def __call__(
+        self, layer: int, probabilities_BHLK: Tensor, terms: Callable[[], dict[str, Tensor]]
+    ) -> None:
+        # Uncounted tokens may see fewer keys, and padding may see anything: both have the weight 0.
+        memory_length = self.sums["attention"].shape[-1] - 1
+        probabilities_BHLS = by_distance(probabilities_BHLK, memory_length)
+        self._add("attention", layer, probabilities_BHLS)
+        self._add("entropy", layer, torch.special.entr(probabilities_BHLS).sum(-1, keepdim=True))
+        if not self.sums.keys() >= {*TERMS}:
+            return
+        found, zero = terms(), probabilities_BHLK.new_zeros(())
+        for name in TERMS:
+            term_BHLK = found.get(name, zero).expand(probabilities_BHLK.shape)
+            term_BHLS = by_distance(term_BHLK, memory_length)
+            self._add(name, layer, term_BHLS.softmax(-1))
+            if bool(term_BHLS.any()):
+                self.terms.add(name)
+
+    def _add(self, name: str, layer: int, value_BHLS: Tensor) -> None:
+        total_HS = torch.einsum("bhls,bl->hs", value_BHLS, self.counted_BL.to(value_BHLS.dtype))
+        sums = self.sums[name][layer]
+        sums += total_HS.cpu().double().view_as(sums)
 
 
 @torch.inference_mode()
@@ -111,23 +138,19 @@ def attention_at(
     first token. For the errors see `check_segment`.
     """
     check_segment(model, len(tokens), position, memory_length, segment_length, heads)
-    per_layer = model.position.n_head
-    before = position - max(0, position - reach(model, memory_length))
-    lengths = [before % segment_length, *[segment_length] * (before // segment_length)]
-    memory = model.empty_memory(1, memory_length)
-    begin = position - before
-    for length in [*filter(None, lengths), segment_length]:
-        text_1L = torch.from_numpy(tokens[None, begin : begin + length].astype(np.int64))
-        found: dict[int, Tensor] = {}
+    memory, found = model.empty_memory(1, memory_length), {}
 
-        def collect(layer: int, probabilities_BHLK: Tensor, *_: object, found: dict = found) -> None:
-            for index, attention_LK in enumerate(probabilities_BHLK[0], layer * per_layer):
-                if index in heads:
-                    found[index] = attention_LK.float().cpu()
+    def collect(layer: int, probabilities_BHLK: Tensor, terms: object) -> None:
+        for head, attention_LK in enumerate(probabilities_BHLK[0], layer * model.position.n_head):
+            if head in heads:
+                found[head] = attention_LK.float().cpu()
 
+    start = max(0, position - model.n_layer * memory_length)
+    edges = start, *reversed(range(position, start, -segment_length)), position + segment_length
+    for begin, end in itertools.pairwise(edges):
+        text_1L = torch.from_numpy(tokens[None, begin:end].astype(np.int64)).to(memory.length.device)
         with attention_hooks(model, collect) if begin == position else nullcontext():
-            _, memory = model(text_1L.to(memory.length.device), memory, attention_length=memory_length + 1)
-        begin += length
+            _, memory = model(text_1L, memory, attention_length=memory_length + 1)
     return torch.stack([found[head] for head in heads]).numpy()
 
 
@@ -183,18 +206,19 @@ def representative_heads(entropy: np.ndarray) -> dict[int, str]:
     return chosen
 
 
-def segment_positions(tokens: int, memory_length: int, segment_length: int) -> tuple[int, int]:
-    """Return the first and the last position in a text where a segment with a full memory can begin.
+def segment_positions(tokens: int, memory_length: int, segment_length: int) -> range:
+    """Return the positions in a text where a segment with a full memory can begin.
 
     Raises:
-        ValueError: the text is too short for any.
+        ValueError: the text is too short for any, or a length is below 1.
     """
+    check_lengths(tokens, memory_length, segment_length)
     if tokens < memory_length + segment_length:
         raise ValueError(
             f"the text has {tokens} tokens, too few for a memory of {memory_length} and a segment of "
             f"{segment_length}; use a shorter memory_length or segment_length"
         )
-    return memory_length, tokens - segment_length
+    return range(memory_length, tokens - segment_length + 1)
 
 
 def check_segment(
@@ -206,25 +230,18 @@ def check_segment(
     heads: Sequence[int],
 ) -> None:
     """Raise ValueError unless these heads exist and a segment with a full memory can begin at `position`."""
-    check_lengths(tokens, memory_length, segment_length)
-    per_layer = model.position.n_head
+    positions, per_layer = segment_positions(tokens, memory_length, segment_length), model.position.n_head
     count = model.n_layer * per_layer
     if not heads or not all(0 <= head < count for head in heads):
         raise ValueError(
             f"heads={list(heads)}: the model has the heads 0 to {count - 1}, {per_layer} in each of "
             f"{model.n_layer} layers"
         )
-    first, last = segment_positions(tokens, memory_length, segment_length)
-    if not first <= position <= last:
+    if position not in positions:
         raise ValueError(
             f"position={position}: a segment of {segment_length} tokens with {memory_length} before it can "
-            f"begin at {first} to {last} of this text"
+            f"begin at {positions[0]} to {positions[-1]} of this text"
         )
-
-
-def reach(model: TransformerXL, memory_length: int) -> int:
-    """Return how many tokens before a token can reach its attention: M through each of the N layers."""
-    return model.n_layer * memory_length
 
 
 def check_lengths(tokens: int, memory_length: int, segment_length: int, batch_size: int = 1) -> None:
@@ -254,71 +271,25 @@ def attention_hooks(model: TransformerXL, hook: AttentionHook) -> Iterator[None]
     The probabilities are the model's own, as they enter the attention dropout; `terms()` returns
     `score_terms` of the same queries and keys.
     """
-    handles: list[RemovableHandle] = []
     inputs: dict[int, tuple] = {}
-    backend = model.attention
-    model.attention = "plain"  # the only backend that holds all probabilities
 
-    def leave(index: int, attention: Attention, probabilities_BHLK: Tensor) -> None:
+    def enter(index: int, _: Attention, arguments: tuple) -> None:
+        inputs[index] = arguments
+
+    def leave(index: int, attention: Attention, _: Dropout, arguments: tuple) -> None:
         x_BLD, memory_BMD, _, position, layer, table = inputs.pop(index)
 
         def terms() -> dict[str, Tensor]:
             q_BLHC, k_BKHC, _ = attention.project(x_BLD, memory_BMD)
             return score_terms(q_BLHC, k_BKHC, position, layer, table)
 
-        hook(index, probabilities_BHLK, terms)
+        hook(index, arguments[0], terms)
 
-    try:
+    with ExitStack() as stack:
+        stack.callback(setattr, model, "attention", model.attention)
+        model.attention = "plain"  # the only backend that holds all probabilities
         for index, layer in enumerate(model.layers):
-            attention: Any = layer.attention
-            handles += [
-                attention.register_forward_pre_hook(lambda _, args, i=index: inputs.update({i: args})),
-                attention.dropout.register_forward_pre_hook(
-                    lambda _, args, i=index, attention=attention: leave(i, attention, args[0])
-                ),
-            ]
+            attention = layer.attention
+            stack.enter_context(attention.register_forward_pre_hook(partial(enter, index)))
+            stack.enter_context(attention.dropout.register_forward_pre_hook(partial(leave, index, attention)))
         yield
-    finally:
-        model.attention = backend
-        for handle in handles:
-            handle.remove()
-
-
-class _SegmentSums:
-    """An `AttentionHook` that sums over the counted tokens of one segment, layer by layer."""
-
-    def __init__(
-        self, counted_BL: np.ndarray, memory_length: int, with_terms: bool, device: torch.device
-    ) -> None:
-        self.counted_BL = torch.from_numpy(counted_BL).to(device)
-        self.memory_length, self.with_terms = memory_length, with_terms
-        self.layers: dict[str, list[Tensor]] = {}
-        self.terms: set[str] = set()
-
-    def __call__(
-        self, layer: int, probabilities_BHLK: Tensor, terms: Callable[[], dict[str, Tensor]]
-    ) -> None:
-        # Uncounted tokens may see fewer keys, and padding may see anything: both have the weight 0.
-        probabilities_BHLS = by_distance(probabilities_BHLK, self.memory_length)
-        self._add("attention", probabilities_BHLS)
-        self._add("entropy", torch.special.entr(probabilities_BHLS).sum(-1, keepdim=True))
-        if not self.with_terms:
-            return
-        found, shape = terms(), probabilities_BHLK.shape
-        zero = probabilities_BHLK.new_zeros(())
-        for name in TERMS:
-            term_BHLS = by_distance(found.get(name, zero).expand(shape), self.memory_length)
-            self._add(name, term_BHLS.softmax(-1))
-            if bool(term_BHLS.any()):
-                self.terms.add(name)
-
-    def _add(self, name: str, value_BHLS: Tensor) -> None:
-        weight_BL = self.counted_BL.to(value_BHLS.dtype)
-        total_HS = torch.einsum("bhls,bl->hs", value_BHLS, weight_BL)
-        self.layers.setdefault(name, []).append(total_HS.cpu().double())
-
-    def total(self, name: str, like: Tensor) -> Tensor:
-        """Return the sums of all layers in the shape of `like`; zeros if the segment has no counted token."""
-        if name not in self.layers:
-            return torch.zeros_like(like)
-        return torch.stack(self.layers[name]).reshape(like.shape)

@@ -9,6 +9,7 @@ scores equal those of contexts read separately, unless states depend on later to
 
 import zipfile
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -37,28 +38,24 @@ class WindowScorer(Protocol):
         ...
 
 
+@dataclass
 class TransformerScorer:
     """Scores windows with a `TransformerXL`.
 
     With relative positions, one segment gives the same as several whose memory drops nothing: leave
     `segment_length` at `None`. With absolute positions, give the lengths of training.
 
-    Args:
+    Attributes:
         model: in evaluation mode.
         attention_length: how many keys a query may see, itself included; `None` for the whole context.
         segment_length: how many tokens are read at a time; `None` for the whole window.
         memory_length: M, the states of each layer that the next segment sees.
     """
 
-    def __init__(
-        self,
-        model: TransformerXL,
-        attention_length: int | None = None,
-        segment_length: int | None = None,
-        memory_length: int = 0,
-    ) -> None:
-        self.model, self.attention_length = model, attention_length
-        self.segment_length, self.memory_length = segment_length, memory_length
+    model: TransformerXL
+    attention_length: int | None = None
+    segment_length: int | None = None
+    memory_length: int = 0
 
     @torch.inference_mode()
     def scores(self, window_BW: Tensor, lengths: Sequence[int]) -> Tensor:
@@ -73,11 +70,11 @@ class TransformerScorer:
         return self.model.embedding.scores(hidden_BJD, window_BW[:, after]).cpu()
 
 
+@dataclass
 class SeparateContexts:
     """Scores windows by reading each context separately, for models whose states depend on later tokens."""
 
-    def __init__(self, scorer: WindowScorer) -> None:
-        self.scorer = scorer
+    scorer: WindowScorer
 
     def scores(self, window_BW: Tensor, lengths: Sequence[int]) -> Tensor:
         return torch.cat([self.scorer.scores(window_BW[:, : c + 1], [c]) for c in lengths], dim=1)
@@ -162,9 +159,8 @@ def score(
     for length in lengths_J[::-1]:
         (chosen,) = np.nonzero(longest == length)
         shorter = lengths_J[lengths_J <= length]
-        for batch_B in (
-            np.split(starts[chosen], range(batch_size, len(chosen), batch_size)) if len(chosen) else ()
-        ):
+        for begin in range(0, len(chosen), batch_size):
+            batch_B = starts[chosen[begin : begin + batch_size]]
             window_BW = tokens[batch_B[:, None] + np.arange(length + 1)].astype(np.int64)
             found_BJ = scorer.scores(torch.from_numpy(window_BW), shorter.tolist()).numpy()
             target_BJ = batch_B[:, None] + shorter
@@ -176,8 +172,8 @@ def score(
                     f"a score from {context:,} tokens of context is {found_BJ[wrong_BJ][0]}: the model gives "
                     "a token the probability 0, or nan"
                 )
-            rows_BJ = np.broadcast_to(np.arange(len(shorter)), place_BJ.shape)
-            scores_JP[rows_BJ[wanted_BJ], place_BJ[wanted_BJ]] = found_BJ[wanted_BJ]
+            _, length_index = np.nonzero(wanted_BJ)
+            scores_JP[length_index, place_BJ[wanted_BJ]] = found_BJ[wanted_BJ]
             done += len(batch_B) * int(length)
             yield done, total
 

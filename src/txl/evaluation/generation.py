@@ -5,6 +5,7 @@ from collections.abc import Generator, Iterator, Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from txl.evaluation.inference import CachedInference
 from txl.model import Memory, TransformerXL
@@ -41,10 +42,8 @@ def generate(
             padding before it is ignored, as is the memory of a row that does not start at 0.
     """
     starts = [0] * len(prompt_BL) if starts is None else list(starts)
-    if model.position.absolute:
-        hidden = _rereading(model, prompt_BL, starts, segment_length)
-    else:
-        hidden = _with_memory(model, prompt_BL, starts, segment_length, memory)
+    read = _rereading if model.position.absolute else _with_memory
+    hidden = read(model, prompt_BL, starts, segment_length, memory)
     hidden_BD = next(hidden)
     while True:
         log_probabilities_BV = model.embedding.log_probabilities(hidden_BD)
@@ -69,7 +68,7 @@ def _with_memory(
 
 
 def _rereading(
-    model: TransformerXL, prompt_BL: Tensor, starts: list[int], segment_length: int
+    model: TransformerXL, prompt_BL: Tensor, starts: list[int], segment_length: int, memory: Memory
 ) -> Generator[Tensor, Tensor, None]:
     """Do the same by reading the last `segment_length` tokens of each row anew every time."""
     recent_BL = prompt_BL
@@ -86,9 +85,8 @@ def _rereading(
 
 def left_pad(prompts: Sequence[Tensor]) -> tuple[Tensor, list[int]]:
     """Return prompts `[L]` of different lengths as rows that end together, and where each of them starts."""
-    longest = max(len(prompt) for prompt in prompts)
-    rows = [torch.cat([prompt.new_zeros(longest - len(prompt)), prompt]) for prompt in prompts]
-    return torch.stack(rows), [longest - len(prompt) for prompt in prompts]
+    rows_BL = pad_sequence(list(prompts), batch_first=True, padding_side="left")
+    return rows_BL, [rows_BL.shape[1] - len(prompt) for prompt in prompts]
 
 
 def draw(

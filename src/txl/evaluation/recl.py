@@ -51,8 +51,7 @@ def effective_contexts(
     models, count, tokens = scores_NJP.shape
     if count < 2:
         raise ValueError("a gain needs two lengths of context; make longest at least start + step")
-    hard = check_share(share, tokens)
-    scores_NJP = scores_NJP.astype(np.float64)
+    hard, scores_NJP = check_share(share, tokens), scores_NJP.astype(np.float64)
     if not np.isfinite(scores_NJP).all():
         raise ValueError("some scores are not finite: a model gives a token the probability 0, or nan")
     base, reached = np.empty(count - 1), np.empty((models, count - 1))
@@ -63,10 +62,12 @@ def effective_contexts(
         reached[:, step] = np.exp(longer_NP[:, hardest].mean(axis=1))
     differences = base - reached
     gains = differences / base
-    return [
-        EffectiveContext(*_effective_length(gain, lengths, threshold), gain.tolist(), difference.tolist())
-        for gain, difference in zip(gains, differences, strict=True)
-    ]
+    found = []
+    for gain, difference in zip(gains, differences, strict=True):
+        small = np.flatnonzero(gain < threshold).tolist()
+        length = lengths[small[0] if small else -1]
+        found.append(EffectiveContext(length, not small, gain.tolist(), difference.tolist()))
+    return found
 
 
 def check_share(share: float, tokens: int) -> int:
@@ -76,10 +77,3 @@ def check_share(share: float, tokens: int) -> int:
     if share * tokens < 1:
         raise ValueError(f"r={share:g} of {tokens} positions is less than one; use {1 / share:.0f} or more")
     return round(share * tokens)
-
-
-def _effective_length(gains: np.ndarray, lengths: Sequence[int], threshold: float) -> tuple[int, bool]:
-    for length, gain in zip(lengths, gains, strict=False):
-        if gain < threshold:
-            return length, False
-    return lengths[-1], True

@@ -49,10 +49,9 @@ def _measure(
         memory = memory_length_of_run(trained.description.get("reading") or {})
     if segment is None:
         segment = max(1, min(memory, ROWS))
-    maps.check_lengths(len(tokens), memory, segment, batch_size)
-    first, last = maps.segment_positions(len(tokens), memory, segment)
+    positions = maps.segment_positions(len(tokens), memory, segment)
     if settings.position == "random":
-        position = int(np.random.default_rng(settings.seed).integers(first, last + 1))
+        position = int(np.random.default_rng(settings.seed).integers(positions.start, positions.stop))
     else:
         position = int(settings.position)
     # Refuse a wrong position or head before the long reading.
@@ -70,7 +69,9 @@ def _measure(
         except KeyboardInterrupt:  # keep the means, which took long
             heads, complete = {}, False
             maps_of_heads = np.zeros((0, segment, memory + segment), np.float32)
-    arrays = {f"mean_{name}": means.mean(name) for name in means.names} | {"segment_attention": maps_of_heads}
+    arrays = {f"mean_{name}": means.mean(name) for name in ("attention", *means.terms)} | {
+        "segment_attention": maps_of_heads
+    }
     labels = trained.vocabulary.labels if trained.vocabulary else (lambda ids: [str(index) for index in ids])
     encoding = type(model.position).__name__.removesuffix("Position").lower()
     encoding = "none" if encoding == "positionencoding" else encoding
@@ -89,7 +90,7 @@ def _measure(
         "memory_length": memory,
         "attention_length": memory + 1,
         "segment_length": segment,
-        "batch_size": batch_size,
+        "batch_size": settings.batch_size,
         "clamp_length": getattr(model.position, "clamp_length", None),
         "position_encoding": encoding,
         "terms": list(means.terms),
