@@ -1,9 +1,7 @@
 """What the heads attend to: attention by distance, the terms of the scores, single heads (Figures 5 to 7).
 
-Every counted token sees itself and the M tokens before it: distance 0 is the token itself, distance M the
-oldest slot of its memory. Heads are numbered through all layers, from 0: `layer * H + head`.
-
-Shapes as in `txl.model`, and `S = M + 1` for the distances 0 … M.
+Each token sees itself (distance 0) and the M tokens before it. Heads are numbered through all layers, from 0:
+`layer * H + head`. Shapes as in `txl.model`, and `S = M + 1` for the distances 0 … M.
 """
 
 import itertools
@@ -21,17 +19,19 @@ from txl.model.attention import Attention
 from txl.model.dropout import Dropout
 
 TERMS = ("a", "b", "c", "d")  # of §3.3, where the paper names them
+Terms = Callable[[], dict[str, Tensor]]  # computes `score_terms` of a layer
+AttentionHook = Callable[[int, Tensor, Terms], None]  # see `attention_hooks`
 
 
-@dataclass(frozen=True)
+@dataclass
 class AttentionMeans:
-    """Sums over the tokens read so far, and their means.
+    """Sums over the counted tokens read so far, and their means.
 
     Attributes:
         progress: the fraction of the text that has been read.
-        sums: `"attention"` and, on request, the softmax of each of `TERMS`, `[N, H, S]`; `"entropy"` of the
-            attention of each token in nats, `[N, H]`. float64.
-        terms: the terms of this model's scores: those that were not 0 everywhere.
+        sums: float64, of `"attention"` and, on request, the softmax of each of `TERMS`, `[N, H, S]`; of the
+            `"entropy"` of the attention in nats, `[N, H]`.
+        terms: those of `TERMS` that were not 0 everywhere.
     """
 
     tokens: int
@@ -43,6 +43,29 @@ class AttentionMeans:
         """Return a row for each head, `[N · H, S]` or `[N · H]`."""
         return (self.sums[name] / max(self.tokens, 1)).flatten(0, 1).numpy()
 
+    def add(self, counted_BL: Tensor, layer: int, probabilities_BHLK: Tensor, terms: Terms) -> None:
+        """Add the counted tokens of one segment in one layer."""
+        # Uncounted tokens may see fewer keys, and padding may see anything: both have the weight 0.
+        for name, value_BHLS in self._values(probabilities_BHLK, terms):
+            total_HS = torch.einsum("bhls,bl->hs", value_BHLS, counted_BL.to(value_BHLS.dtype))
+            sums = self.sums[name][layer]
+            sums += total_HS.cpu().double().view_as(sums)
+
+    def _values(self, probabilities_BHLK: Tensor, terms: Terms) -> Iterator[tuple[str, Tensor]]:
+        memory_length = self.sums["attention"].shape[-1] - 1
+        probabilities_BHLS = by_distance(probabilities_BHLK, memory_length)
+        yield "attention", probabilities_BHLS
+        yield "entropy", torch.special.entr(probabilities_BHLS).sum(-1, keepdim=True)
+        if "a" not in self.sums:
+            return
+        found, zero = terms(), probabilities_BHLK.new_zeros(())
+        for name in TERMS:
+            term_BHLK = found.get(name, zero).expand(probabilities_BHLK.shape)
+            term_BHLS = by_distance(term_BHLK, memory_length)
+            if bool(term_BHLS.any()):
+                self.terms = tuple(sorted({*self.terms, name}))
+            yield name, term_BHLS.softmax(-1)
+
 
 @torch.inference_mode()
 def mean_attention(
@@ -53,13 +76,12 @@ def mean_attention(
     batch_size: int = 1,
     terms: bool = True,
 ) -> Iterator[AttentionMeans]:
-    """Read `[T]` tokens and yield the sums so far, after each segment; with `terms`, those of the terms too.
+    """Read `[T]` tokens and yield the sums so far after each segment, those of the terms too on request.
 
     All tokens count but the first M, which have no full memory. The text is divided among the rows of the
-    batch; each row first reads, uncounted, the N · M tokens before its part, which are all that can reach it
-    through the memories of the layers. So neither the batch nor the segment length changes the result, except
-    for rounding, unless positions are absolute within a segment (`position.absolute`). At most the attention
-    of one layer in one segment is in memory.
+    batch; each row first reads, uncounted, the N · M tokens before its part, all that can affect it through
+    the memories of the layers. So batch and segment length change the result by rounding only, unless
+    positions are absolute (`position.absolute`). At most the attention of one layer is in memory.
 
     Raises:
         ValueError: no token has M before it, or a length is below 1.
@@ -79,48 +101,17 @@ def mean_attention(
     for offset in range(0, longest, segment_length):
         position = start + np.arange(offset, offset + segment_length)
         counted = (position >= begin) & (position < end)
-        segment = _SegmentSums(means, torch.from_numpy(counted).to(device))
-        text_BL = torch.from_numpy(tokens.take(position, mode="clip").astype(np.int64)).to(device)
-        with attention_hooks(model, segment) if counted.any() else nullcontext():
-            _, memory = model(text_BL, memory, attention_length=memory_length + 1)
         means = AttentionMeans(
             means.tokens + int(counted.sum()),
             min(1.0, (offset + segment_length) / longest),
-            segment.sums,
-            tuple(sorted(segment.terms)),
+            {name: total.clone() for name, total in means.sums.items()},
+            means.terms,
         )
+        add = partial(means.add, torch.from_numpy(counted).to(device))
+        text_BL = torch.from_numpy(tokens.take(position, mode="clip").astype(np.int64)).to(device)
+        with attention_hooks(model, add) if counted.any() else nullcontext():
+            _, memory = model(text_BL, memory, attention_length=memory_length + 1)
         yield means
-
-
-class _SegmentSums:
-    """An `AttentionHook` that adds the counted tokens `[B, L]` of one segment, layer by layer."""
-
-    def __init__(self, before: AttentionMeans, counted_BL: Tensor) -> None:
-        self.sums, self.terms = {name: total.clone() for name, total in before.sums.items()}, {*before.terms}
-        self.counted_BL = counted_BL
-
-    def __call__(
-        self, layer: int, probabilities_BHLK: Tensor, terms: Callable[[], dict[str, Tensor]]
-    ) -> None:
-        # Uncounted tokens may see fewer keys, and padding may see anything: both have the weight 0.
-        memory_length = self.sums["attention"].shape[-1] - 1
-        probabilities_BHLS = by_distance(probabilities_BHLK, memory_length)
-        self._add("attention", layer, probabilities_BHLS)
-        self._add("entropy", layer, torch.special.entr(probabilities_BHLS).sum(-1, keepdim=True))
-        if not self.sums.keys() >= {*TERMS}:
-            return
-        found, zero = terms(), probabilities_BHLK.new_zeros(())
-        for name in TERMS:
-            term_BHLK = found.get(name, zero).expand(probabilities_BHLK.shape)
-            term_BHLS = by_distance(term_BHLK, memory_length)
-            self._add(name, layer, term_BHLS.softmax(-1))
-            if bool(term_BHLS.any()):
-                self.terms.add(name)
-
-    def _add(self, name: str, layer: int, value_BHLS: Tensor) -> None:
-        total_HS = torch.einsum("bhls,bl->hs", value_BHLS, self.counted_BL.to(value_BHLS.dtype))
-        sums = self.sums[name][layer]
-        sums += total_HS.cpu().double().view_as(sums)
 
 
 @torch.inference_mode()
@@ -132,10 +123,12 @@ def attention_at(
     segment_length: int,
     heads: Sequence[int],
 ) -> np.ndarray:
-    """Return the attention of single heads in one segment, `[heads, L, M + L]`, float32.
+    """Return the attention of single heads in the segment that begins at `position`.
 
-    Each token sees itself and the M before it, as in `mean_attention`. `position` is that of the segment's
-    first token. For the errors see `check_segment`.
+    Each token sees itself and the M before it, as in `mean_attention`. For the errors see `check_segment`.
+
+    Returns:
+        `[heads, L, M + L]`, float32.
     """
     check_segment(model, len(tokens), position, memory_length, segment_length, heads)
     memory, found = model.empty_memory(1, memory_length), {}
@@ -157,15 +150,14 @@ def attention_at(
 def score_terms(
     q_BLHC: Tensor, k_BKHC: Tensor, position: PositionEncoding, layer: int, table: Tensor | None
 ) -> dict[str, Tensor]:
-    """Take the scores of a layer apart into the four terms of §3.3, which add up to the scores.
+    """Split the scores of a layer into the terms of §3.3, which add up to them: those the encoding can have.
 
     (c) and (d) are the scores of a query of zeros, (a) and (b) what the query adds to the parts of key and
     distance. For `RelativePosition` these are the terms of the paper; they are defined for every encoding
     whose parts are affine in the query, as all of ours are.
 
-    Queries and keys are those of `Attention.project`, the table that of `position.table`. Returned is each of
-    `TERMS` that the encoding can have, broadcastable to `[B, H, L, K]`; the values for keys after the query
-    are meaningless.
+    Queries and keys are those of `Attention.project`, the table that of `position.table`. The terms broadcast
+    to `[B, H, L, K]`; their values for keys after the query are meaningless.
     """
 
     def content(q_BLHC: Tensor) -> Tensor:
@@ -188,8 +180,8 @@ def score_terms(
 def by_distance(by_key: Tensor, memory_length: int) -> Tensor:
     """Turn `[…, L, M + L]` by key into `[…, L, M + 1]` by distance, a view of a contiguous tensor.
 
-    Query i is key M + i: its distances M … 0 are the columns i … M + i. So each row's window begins one
-    column further right, which is K + 1 elements later in the flattened tensor.
+    The distances M … 0 of query i are the columns i … M + i: in the flattened tensor, the window of each row
+    begins K + 1 elements after the previous one.
     """
     keys = by_key.shape[-1]
     return by_key.flatten(-2).unfold(-1, memory_length + 1, keys + 1).flip(-1)
@@ -198,12 +190,9 @@ def by_distance(by_key: Tensor, memory_length: int) -> Tensor:
 def representative_heads(entropy: np.ndarray) -> dict[int, str]:
     """Return the heads to plot (Figure 6) and why: those of the highest, median and lowest entropy."""
     order = np.argsort(-entropy, kind="stable").tolist()
-    chosen = {order[0]: "most uniform"}
-    if len(order) > 2:
-        chosen[order[len(order) // 2]] = "between"
-    if len(order) > 1:
-        chosen[order[-1]] = "most sparse"
-    return chosen
+    places = {"most uniform": 0, "between": len(order) // 2, "most sparse": -1}
+    # Of fewer than three heads the later reason counts, and the first is the most uniform in any case.
+    return {order[place]: why for why, place in places.items()} | {order[0]: "most uniform"}
 
 
 def segment_positions(tokens: int, memory_length: int, segment_length: int) -> range:
@@ -261,15 +250,11 @@ def check_lengths(tokens: int, memory_length: int, segment_length: int, batch_si
         )
 
 
-AttentionHook = Callable[[int, Tensor, Callable[[], dict[str, Tensor]]], None]
-
-
 @contextmanager
 def attention_hooks(model: TransformerXL, hook: AttentionHook) -> Iterator[None]:
     """While a model reads, call `hook(layer, probabilities_BHLK, terms)` in each layer.
 
-    The probabilities are the model's own, as they enter the attention dropout; `terms()` returns
-    `score_terms` of the same queries and keys.
+    The probabilities are those that enter the attention dropout; `terms()` returns their `score_terms`.
     """
     inputs: dict[int, tuple] = {}
 

@@ -1,10 +1,10 @@
 """Scores of single tokens from contexts of exactly c tokens, for many c at once.
 
-A *window* is a run of text that a model reads from an empty memory. After its first c tokens the model has
-seen exactly those, so one pass over a window scores the token after the c-th from a context of c tokens, for
-every c. The tokens to score lie `step` apart, in *stretches* of the text. So windows that begin `step` apart
-score all of them at all lengths, and a token costs little more than reading its longest context once. The
-scores equal those of contexts read separately, unless states depend on later tokens (`reads_ahead`).
+A *window* is a run of text that a model reads from an empty memory: one pass scores, for every c, the token
+after the first c from a context of c tokens. The tokens to score lie `step` apart, in *stretches* of the
+text. So windows that begin `step` apart score all of them at all lengths, and a token costs little more than
+reading its longest context once. The scores equal those of contexts read separately, unless states depend on
+later tokens (`reads_ahead`).
 """
 
 import zipfile
@@ -28,27 +28,19 @@ class WindowScorer(Protocol):
     def scores(self, window_BW: Tensor, lengths: Sequence[int]) -> Tensor:
         """Return for each c of the J `lengths` the score of the token after the first c, given only these.
 
-        Args:
-            window_BW: int64, `max(lengths) + 1` tokens a row.
-            lengths: of the context, in tokens.
-
-        Returns:
-            `[B, J]`, in nats, on the CPU.
+        `window_BW` has `max(lengths) + 1` tokens a row, int64. The scores are `[B, J]`, in nats, on the CPU.
         """
-        ...
 
 
 @dataclass
 class TransformerScorer:
     """Scores windows with a `TransformerXL`.
 
-    With relative positions, one segment gives the same as several whose memory drops nothing: leave
-    `segment_length` at `None`. With absolute positions, give the lengths of training.
-
     Attributes:
         model: in evaluation mode.
         attention_length: how many keys a query may see, itself included; `None` for the whole context.
-        segment_length: how many tokens are read at a time; `None` for the whole window.
+        segment_length: how many tokens are read at a time, with absolute positions as many as in training;
+            `None` for the whole window.
         memory_length: M, the states of each layer that the next segment sees.
     """
 
@@ -144,7 +136,7 @@ def score(
         scores_JP: nan where a score is missing; filled batch by batch.
 
     Yields:
-        Before the first batch and after each: how many tokens have been read, and how many will be in all.
+        Before the first batch and after each: how many tokens have been read, and how many there are.
 
     Raises:
         ValueError: a score is not finite. It is not stored.

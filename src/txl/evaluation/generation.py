@@ -26,9 +26,8 @@ def generate(
     """Yield the tokens that follow a prompt, `[B]` at a time, without end.
 
     Each token attends to itself and the M tokens before it, whether they come from the prompt or were drawn.
-    So a prompt split into memory and remainder continues as the whole prompt does, and every token costs the
-    same. With an absolute position encoding, the last `segment_length` tokens are read again for each token,
-    as one segment without memory.
+    So a prompt split into memory and remainder continues as the whole prompt does. With an absolute position
+    encoding, the last `segment_length` tokens are read again for each token, as one segment without memory.
 
     Args:
         model: in evaluation mode.

@@ -1,9 +1,9 @@
 """Fast recurrent inference: it caches keys and values instead of hidden states.
 
-While parameters change, the memory must hold hidden states, and each segment projects all M of them to keys
-and values again, and all distances to distance keys. With fixed parameters these projections never change, so
-each is computed once: keys and values when their token is read, distance tables for all segments together. A
-segment then costs L projections and its attention, not M + L projections and its attention.
+While parameters change, the memory must hold hidden states, and each segment projects all M of them, and all
+distances, again. With fixed parameters each projection is computed once: keys and values when their token is
+read, distance tables for all segments together. A segment then costs L projections and its attention, not M +
+L projections and its attention.
 
 Shapes as in `txl.model`, and `S` slots in a buffer.
 """
@@ -17,7 +17,6 @@ from torch.nn.functional import scaled_dot_product_attention
 from txl.model import Memory, TransformerXL
 from txl.model.attention import masked_keys
 from txl.model.positions.base import DistanceScores, relative_shift
-from txl.model.transformer import Layer
 
 CHUNK_BYTES = 2**23  # of scores that are computed together; at least one row
 SPARE = 4  # buffers have room for 1/SPARE of the memory before the cached keys move to the front
@@ -26,8 +25,8 @@ SPARE = 4  # buffers have room for 1/SPARE of the memory before the cached keys 
 class CachedInference:
     """Reads segment after segment and returns the hidden states that the model returns with a memory.
 
-    Each layer has one buffer for keys and one for values, larger than the memory. New ones are written behind
-    the old ones; when the end is reached, the newest M are moved to the front.
+    Each layer has a buffer for keys and one for values, larger than the memory. New ones are written behind
+    the old ones; at the end of the buffer the newest M are moved to the front.
 
     Args:
         model: in evaluation mode; its parameters must not change from now on.
@@ -43,8 +42,7 @@ class CachedInference:
 
     @torch.inference_mode()
     def __init__(self, model: TransformerXL, memory: Memory, attention_length: int | None = None) -> None:
-        self.model, self.attention_length = model, attention_length
-        self.layers = [cast(Layer, layer) for layer in model.layers]
+        self.model, self.layers, self.attention_length = model, model.layers, attention_length
         reach = memory.slots if attention_length is None else attention_length - 1
         self.slots = min(memory.slots, reach)
         self.lengths = [min(length, self.slots) for length in memory.length.tolist()]
@@ -82,8 +80,7 @@ class CachedInference:
         if rows != len(self.lengths):
             raise ValueError(f"the memory holds {len(self.lengths)} rows, the segment has {rows}")
         if fresh_B is not None:
-            pairs = zip(self.lengths, fresh_B.tolist(), strict=True)
-            self.lengths = [0 if fresh else known for known, fresh in pairs]
+            self.lengths = (torch.tensor(self.lengths) * ~fresh_B.cpu()).tolist()
         x_BLD = self.model.position.to_input(self.model.embedding.embed(tokens_BL))
         self._make_room(x_BLD)
         self._update_mask(length)
@@ -138,11 +135,9 @@ class CachedInference:
 
         With a clamp there are many more keys than distances. A softmax depends on differences alone, so the
         score of the largest distance is subtracted from all scores of a query: then only nearer keys have
-        anything to add. Rows are processed in chunks whose scores stay in the processor's cache.
+        anything to add. Rows are processed in chunks whose scores fit in the processor's cache.
         """
-        queries_BLHC, distance_keys, biases = distance_scores
-        assert queries_BLHC is not None
-        assert distance_keys is not None
+        queries_BLHC, distance_keys, biases = cast(tuple[Tensor, Tensor, Tensor | None], distance_scores)
         rows, heads, length, _ = q_BHLC.shape
         key_length, distances = k_BHKC.shape[2], len(distance_keys)
         near = min(key_length, distances - 1 + length)
@@ -169,8 +164,7 @@ class CachedInference:
     def _bias(self, index: int, distance_scores: DistanceScores, length: int) -> Tensor | None:
         """Return what is added to the content scores, minus infinity for masked keys; `None` for nothing.
 
-        It does not depend on the tokens, and is cached as long as the mask stays the same: for all segments
-        of a long text but the first ones.
+        It does not depend on the tokens, and is cached until the mask changes.
         """
         if index in self._biases:
             return self._biases[index]

@@ -20,12 +20,11 @@ class Reading:
 
     Attributes:
         batch_size: B, parts of the text that are read in parallel.
-        segment_length: L, tokens of a segment.
         memory_length: M, slots of the memory; 0 for none.
         attention_length: how many keys a query may see, itself included; `None` for all.
         stride: how many targets of each segment are scored, the last ones. Below L, segments overlap, and the
-            memory caches only tokens that the next segment does not read again. With 1 and M = 0 each
-            prediction is a forward pass of its own (Al-Rfou et al. 2018).
+            memory holds only tokens that the next one does not read again. With 1 and M = 0 each prediction
+            is a forward pass of its own (Al-Rfou et al. 2018).
         reset_every: segments of a document after which the memory is cleared; `None` for never.
         warm_up: tokens that each row reads, unscored, before its part, to fill its memory; `None` for all
             that a score can depend on.
@@ -51,7 +50,7 @@ class Reading:
         """Return how many segments each row reads before its part.
 
         A state depends on the memory of its layer, which reaches back M tokens (or one less than the
-        attention length). So a score depends on that many tokens for each layer; a row that has read them
+        attention length), so a score depends on that many tokens for each layer. A row that has read them
         has, up to rounding, the memory of a row that has read the whole text.
         """
         if self.warm_up is not None:
@@ -63,11 +62,10 @@ class Reading:
 class WarmedStreams(DocumentStreams):
     """Divides the grid of segments among the rows; each first reads some segments as warm-up.
 
-    A target has the same place in the same segment, whatever the number of rows: they change which products
-    are computed together, not what is computed. No row reads what its first segment forgets.
+    A target has the same place in the same segment for any number of rows: they change which products are
+    computed together, not what is computed. No row reads what its first segment forgets.
 
     Args:
-        tokens: `[T]` integers.
         layers: of the model.
     """
 
@@ -140,8 +138,8 @@ def score_text(
 def half_interval(scores: np.ndarray) -> float:
     """Return half the width of a 95 % confidence interval of the mean score, in nats.
 
-    Neighbouring scores are correlated, so an interval from single scores would be too narrow. Instead the
-    text is divided into up to 50 blocks of equal length, whose means are taken as independent and normal.
+    Neighbouring scores are correlated. So the text is divided into up to 50 blocks of equal length, whose
+    means are taken as independent and normal.
 
     Args:
         scores: `[T]`, in the order of the text; nan where a token has none.

@@ -2,12 +2,8 @@
 
 Without recurrence each prediction reads a window of the attention length from scratch: Al-Rfou et al. (2018)
 slide the window by one token and use only its last prediction. With recurrence the keys and values of earlier
-tokens are cached, so that each token is read once (see `inference`).
-
-Both read the same random tokens: the time depends neither on the tokens nor on the parameters. The scores of
-both are checked against plain forward passes.
-
-Shapes as in `txl.model`, and `W` windows in a batch.
+tokens are cached, so that each token is read once (see `inference`). Both read the same random tokens: the
+time depends neither on the tokens nor on the parameters.
 """
 
 import copy
@@ -23,23 +19,22 @@ from torch import Tensor
 from txl.evaluation.inference import SPARE, CachedInference
 from txl.model import LearnedPosition, Memory, TransformerXL
 
-# The largest differences from a plain forward pass: of the last states, relative to what another past would
-# change in them (with random parameters that is little); and of the scores, their mean, in nats.
+# The largest differences from a plain forward pass, see `check`.
 STATES_TOLERANCE, SCORES_TOLERANCE = 0.01, 1e-4
-CHUNK = 512  # tokens of the initial context that are read at a time, before anything is measured
+CHUNK = 512  # tokens of the initial context that are read at a time
 
 
 @dataclass(frozen=True)
 class SpeedCase:
-    """What is measured at one attention length, in rounds of which the first is not timed.
+    """What is measured at one attention length.
 
     Attributes:
         attention_length: keys that a prediction sees, the last token included.
         segment_length: L, tokens that the recurrent scorer reads at a time.
         batch_size: B, its rows.
-        segments: how many it reads in a round; `None` for as many as lie between two moves of its cached
-            keys, so that each round has one move, see `CachedInference`.
-        windows: W, windows in a batch of the sliding-window scorer.
+        segments: how many it reads in a round; `None` for one move of its cached keys in each round, see
+            `CachedInference`.
+        windows: W, windows in a batch of the vanilla scorer.
         passes: its forward passes in a round.
         rounds: timed rounds of each scorer.
     """
@@ -59,19 +54,14 @@ class SpeedCase:
 
     @property
     def all_rounds(self) -> int:
-        """The rounds of each scorer, with the first, which is not timed."""
-        return self.rounds + 1
+        return self.rounds + 1  # the first does not count
 
 
 def vanilla_copy(model: TransformerXL, longest: int) -> TransformerXL:
     """Copy a model with the positions of Al-Rfou et al. (2018): learned, random here, up to `longest`."""
-    shape = model.position
-    vanilla = copy.deepcopy(model)
-    vanilla.position = LearnedPosition(
-        shape.n_layer, shape.n_head, shape.d_model, shape.d_head, key_length=longest
-    )
-    layer: Any = model.layers[0]
-    vanilla.position.reset_parameters(float(layer.attention.query.weight.detach().std()))
+    vanilla, old = copy.deepcopy(model), model.position
+    vanilla.position = LearnedPosition(old.n_layer, old.n_head, old.d_model, old.d_head, key_length=longest)
+    vanilla.position.reset_parameters(float(model.layers[0].attention.query.weight.detach().std()))
     return vanilla.to(model.embedding.bias).eval()
 
 
@@ -110,15 +100,14 @@ class Scorer:
         states_RLD = self.reader.read(read_RX[:, :-1])[:, -self.scored :]
         return states_RLD, self.model.embedding.scores(states_RLD, read_RX[:, -self.scored :].contiguous())
 
-    def reference(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the last row of the first `checked` steps by plain forward passes of the model.
+    def difference(self) -> tuple[float, float]:
+        """Return how far the last row of the first `checked` steps is from plain forward passes, see `check`.
 
-        Returns:
-            The states `[1, checked · scored, D]`, their scores `[1, checked · scored]`, and the states after
-            another past: no memory, and other tokens before the scored ones.
+        The other past has other tokens before those that are scored, and no memory.
         """
         model, memory, scored, found = self.model, self.memory, self.scored, []
         for row_1X in self.text[: self.checked, -1:]:
+            own_states, own_scores = (part[-1:] for part in self.step())
             read, targets = row_1X[:, :-1], row_1X[:, -scored:]
             others = read.clone()
             others[:, :-scored] = (read[:, :-scored] + 1) % len(model.embedding.bias)
@@ -126,41 +115,33 @@ class Scorer:
             states, memory = model(read, memory, self.attention_length)
             states = states[:, -scored:]
             scores = -model.embedding.log_probabilities(states).gather(-1, targets[..., None])[..., 0]
-            found.append((states, scores, other_states[:, -scored:]))
-        states, scores, other_states = (torch.cat(parts, dim=1) for parts in zip(*found, strict=True))
-        return states, scores, other_states
+            found.append((own_states - states, other_states[:, -scored:] - states, own_scores - scores))
+        gap, change, score_gap = (torch.cat(parts, dim=1) for parts in zip(*found, strict=True))
+        return (gap.norm() / change.norm()).item(), score_gap.abs().mean().item()
 
 
 @torch.inference_mode()
 def check(model: TransformerXL, vanilla: TransformerXL, case: SpeedCase) -> dict[str, dict[str, float]]:
-    """Return how far each scorer is from plain forward passes of its model.
-
-    Run it in single or double precision, where rounding hides no mistake.
+    """Return how far each scorer is from plain forward passes of its model, in single or double precision.
 
     Returns:
         For each scorer "states", the difference of the last states relative to what another past would change
-        in them, and "scores", the mean difference of the scores in nats.
+        in them (little with random parameters), and "scores", the mean difference of the scores in nats.
 
     Raises:
         ValueError: a scorer differs from a plain forward pass by more than rounding.
     """
     found = {}
     for name, scorer in scorers(model, vanilla, case):
-        plain_states, plain_scores, other_states = scorer.reference()
-        steps = [scorer.step() for _ in range(scorer.checked)]
-        states, scores = (
-            torch.cat([part[-1:] for part in parts], dim=1) for parts in zip(*steps, strict=True)
-        )
-        state_difference = ((states - plain_states).norm() / (other_states - plain_states).norm()).item()
-        score_difference = (scores - plain_scores).abs().mean().item()
-        if not (state_difference <= STATES_TOLERANCE and score_difference <= SCORES_TOLERANCE):  # nan, too
+        states, scores = scorer.difference()
+        if not (states <= STATES_TOLERANCE and scores <= SCORES_TOLERANCE):  # nan, too
             raise ValueError(
                 f"at attention length {case.attention_length:,} the {name} side does not score as a plain "
-                f"forward pass does: its states differ by {state_difference:.1e} of what another past would "
-                f"change (at most {STATES_TOLERANCE:g} expected), its scores by {score_difference:.1e} nats "
+                f"forward pass does: its states differ by {states:.1e} of what another past would "
+                f"change (at most {STATES_TOLERANCE:g} expected), its scores by {scores:.1e} nats "
                 f"(at most {SCORES_TOLERANCE:g} expected); its time would mean nothing"
             )
-        found[name] = {"states": state_difference, "scores": score_difference}
+        found[name] = {"states": states, "scores": scores}
     return found
 
 
@@ -174,22 +155,27 @@ def measure(
     """Time both scorers in turn at one attention length.
 
     Args:
-        model: read with recurrence, in evaluation mode.
-        vanilla: read without, on the same device, see `vanilla_copy`.
-        advance: called 2 · `case.all_rounds` times, after each round of a scorer.
+        model: reads with recurrence.
+        vanilla: reads without, on the same device, see `vanilla_copy`.
+        advance: called after each round of a scorer, 2 · `case.all_rounds` times.
 
     Returns:
         For JSON: of each scorer the milliseconds per token and the number of tokens timed, and the ratio of
         the times.
     """
-    sides = dict(scorers(model, vanilla, case))
+    sides, device = dict(scorers(model, vanilla, case)), model.embedding.bias.device
     seconds: dict[str, list[float]] = {name: [] for name in sides}
-    for number in range(case.all_rounds):
+    synchronize = torch.cuda.synchronize if device.type == "cuda" else lambda device: None
+    for _ in range(case.all_rounds):
         for name, scorer in sides.items():
-            elapsed = _time_round(scorer, model.embedding.bias.device)
-            if number > 0:
-                seconds[name].append(elapsed / scorer.tokens)
+            synchronize(device)
+            start = time.perf_counter()
+            for _ in range(scorer.steps):
+                scorer.step()
+            synchronize(device)
+            seconds[name].append((time.perf_counter() - start) / scorer.tokens)
             advance()
+    seconds = {name: values[1:] for name, values in seconds.items()}  # the first round does not count
     ratios = [slow / fast for slow, fast in zip(seconds["vanilla"], seconds["recurrent"], strict=True)]
     measured = {
         name: {
@@ -220,20 +206,6 @@ def scorers(model: TransformerXL, vanilla: TransformerXL, case: SpeedCase) -> It
     yield "vanilla", Scorer(vanilla, vanilla.empty_memory(1, 0), reach, text_SWK, 1, case.passes, checked=1)
 
 
-def _time_round(scorer: Scorer, device: torch.device) -> float:
-    synchronize = torch.cuda.synchronize if device.type == "cuda" else lambda device: None
-    synchronize(device)
-    start = time.perf_counter()
-    for _ in range(scorer.steps):
-        scorer.step()
-    synchronize(device)
-    return time.perf_counter() - start
-
-
 def summarize(values: Sequence[float]) -> dict[str, Any]:
-    return {
-        "median": statistics.median(values),
-        "least": min(values),
-        "most": max(values),
-        "all": list(values),
-    }
+    median = statistics.median(values)
+    return {"median": median, "least": min(values), "most": max(values), "all": list(values)}

@@ -18,6 +18,15 @@ LISTS = ("cutoffs", "tie_projs")
 # The arguments of the authors' MemTransformerLM, and Hugging Face's untie_r.
 OPTIONS = {*NUMBERS, *LISTS, "dropout", "dropatt", "tie_weight", "pre_lnorm", "adapt_inp", "same_length",
            "sample_softmax", "untie_r"}  # fmt: skip
+# Parameters whose shapes show options: how many dimensions they have, and the axis of each option.
+SHAPES = {
+    "layers.0.dec_attn.o_net.weight": (2, {"d_model": 0, "n_head·d_head": 1}),
+    "layers.0.pos_ff.CoreNet.0.weight": (2, {"d_inner": 0}),
+    "layers.0.dec_attn.r_w_bias": (2, {"n_head": 0, "d_head": 1}),
+    "r_w_bias": (2, {"n_head": 0, "d_head": 1}),
+    "r_emb": (4, {"n_head": 2, "d_head": 3, "tgt_len + ext_len + mem_len": 1}),
+    "word_emb.emb_layers.0.weight": (2, {"d_embed": 1}),
+}
 
 
 def describe(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -152,35 +161,18 @@ def infer_options(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     per_layer = [name for name in tensors if name.endswith("dec_attn.r_w_bias")]
     if kinds[0] and (per_layer or "r_w_bias" in tensors):
         found["untie_r"] = bool(per_layer)
-    output, inner = (
-        tensors.get(f"layers.0.{name}.weight") for name in ("dec_attn.o_net", "pos_ff.CoreNet.0")
-    )
-    if output is not None and output.dim() == 2:
-        found["d_model"], found["n_head·d_head"] = output.shape
-    if inner is not None and inner.dim() == 2:
-        found["d_inner"] = inner.shape[0]
-    for name in (*per_layer, "r_w_bias", "r_emb"):
-        if name in tensors and tensors[name].dim() >= 2:
-            found["n_head"], found["d_head"] = tensors[name].shape[-2:]
-    if "r_emb" in tensors and tensors["r_emb"].dim() == 4:
-        found["tgt_len + ext_len + mem_len"] = tensors["r_emb"].shape[1]
-    return found | _infer_embedding_options(tensors)
-
-
-def _infer_embedding_options(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    for name, (dimensions, axes) in SHAPES.items():
+        if name in tensors and tensors[name].dim() == dimensions:
+            found |= {option: tensors[name].shape[axis] for option, axis in axes.items()}
     sizes: dict[int, int] = {}
     for name, tensor in tensors.items():
         part = re.fullmatch(r"(?:word_emb\.emb_layers|crit\.out_layers)\.(\d+)\.(?:weight|bias)", name)
         if part and tensor.dim() > 0:
             sizes.setdefault(int(part[1]), tensor.shape[0])
-    if sorted(sizes) != list(range(len(sizes))) or not sizes:
-        return {}
-    *cutoffs, vocabulary = itertools.accumulate(sizes[part] for part in sorted(sizes))
-    found: dict[str, Any] = {"n_token": vocabulary}
-    if cutoffs:  # with div_val 1 all parts are one tensor, whose shape does not show the cutoffs
-        found["cutoffs"] = cutoffs
-    if "word_emb.emb_layers.0.weight" in tensors:
-        found["d_embed"] = tensors["word_emb.emb_layers.0.weight"].shape[-1]
+    if sizes and sorted(sizes) == list(range(len(sizes))):
+        *cutoffs, found["n_token"] = itertools.accumulate(sizes[part] for part in sorted(sizes))
+        if cutoffs:  # with div_val 1 all parts are one tensor, whose shape does not show the cutoffs
+            found["cutoffs"] = cutoffs
     return found
 
 

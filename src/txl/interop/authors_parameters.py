@@ -29,15 +29,10 @@ from txl.interop.files import check_parameters
 from txl.model import LearnedPosition, RelativePosition, ShawPosition, SinusoidalPosition, TransformerXL
 
 LAYER_NAMES = {
-    "attention.output.weight": "dec_attn.o_net.weight",
-    "attention_norm.weight": "dec_attn.layer_norm.weight",
-    "attention_norm.bias": "dec_attn.layer_norm.bias",
-    "feed_forward.0.weight": "pos_ff.CoreNet.0.weight",
-    "feed_forward.0.bias": "pos_ff.CoreNet.0.bias",
-    "feed_forward.3.weight": "pos_ff.CoreNet.3.weight",
-    "feed_forward.3.bias": "pos_ff.CoreNet.3.bias",
-    "feed_forward_norm.weight": "pos_ff.layer_norm.weight",
-    "feed_forward_norm.bias": "pos_ff.layer_norm.bias",
+    "attention_norm": "dec_attn.layer_norm",
+    "feed_forward.0": "pos_ff.CoreNet.0",
+    "feed_forward.3": "pos_ff.CoreNet.3",
+    "feed_forward_norm": "pos_ff.layer_norm",
 }
 
 
@@ -55,8 +50,10 @@ def to_authors(model: TransformerXL, tensors: Mapping[str, Tensor]) -> dict[str,
             out[f"{layer}dec_attn.kv_net.weight"] = key_value
         else:
             out[f"{layer}dec_attn.qkv_net.weight"] = torch.cat([query, key_value])
+        out[f"{layer}dec_attn.o_net.weight"] = tensors[f"{layer}attention.output.weight"]
         for name, official in LAYER_NAMES.items():
-            out[layer + official] = tensors[layer + name]
+            for kind in ("weight", "bias"):
+                out[f"{layer}{official}.{kind}"] = tensors[f"{layer}{name}.{kind}"]
         if isinstance(position, RelativePosition):
             out[f"{layer}dec_attn.r_net.weight"] = tensors[f"position.distance_keys.{index}.weight"]
     if isinstance(position, RelativePosition):

@@ -1,7 +1,6 @@
-"""Any causal language model of Hugging Face's transformers, from a directory of `save_pretrained`.
+"""Loads causal language models of Hugging Face's transformers from a directory of `save_pretrained`.
 
-Reads only that directory: downloads nothing, runs no code that comes with the model, and loads parameters
-from `.safetensors` only.
+Nothing is downloaded, no code of a model is run, and parameters are read from `.safetensors` only.
 """
 
 import warnings
@@ -44,25 +43,22 @@ class CausalModel:
 
     def __init__(self, path: Path) -> None:
         self.path = Path(path)
+        if not any(self.path.glob("*.safetensors*")):
+            raise FileNotFoundError(
+                f"{self.path} has no parameters in .safetensors; save the model again with "
+                "save_pretrained(…, safe_serialization=True)"
+            )
         try:
             with _transformers() as transformers:
                 self.model, report = transformers.AutoModelForCausalLM.from_pretrained(
                     self.path, local_files_only=True, use_safetensors=True, output_loading_info=True
                 )
-        except OSError as error:
-            if not list(self.path.glob("*.safetensors*")):
-                raise FileNotFoundError(
-                    f"{self.path} has no parameters in .safetensors; save the model again with "
-                    "save_pretrained(…, safe_serialization=True)"
-                ) from error
-            raise
         except (ValueError, KeyError) as error:
             reason = str(error).splitlines()[0]
             raise ValueError(
                 f"{self.path}: transformers cannot load it as a causal language model: {reason}"
             ) from error
-        missing = sorted(report["missing_keys"])
-        if missing:
+        if missing := sorted(report["missing_keys"]):
             raise ValueError(f"{self.path} lacks parameters of the model: {', '.join(missing[:5])}")
         self.model = self.model.float().eval()
         self.longest = getattr(self.model.config, "max_position_embeddings", None)
@@ -92,7 +88,7 @@ class CausalModel:
         if theirs is None:
             return
         same = min(len(theirs), len(tokens))
-        differs = np.nonzero(theirs[:same] != tokens[:same])[0]
+        (differs,) = np.nonzero(theirs[:same] != tokens[:same])
         if len(differs):
             place = int(differs[0])
             symbol = vocabulary.decode([int(tokens[place])]).decode(errors="replace")

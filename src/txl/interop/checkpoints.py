@@ -13,16 +13,9 @@ import torch
 from torch import Tensor
 
 from txl.data import border_text
+from txl.interop import files
 from txl.interop.authors_options import load_authors_model
 from txl.interop.description import build
-from txl.interop.files import (
-    NamesError,
-    check_parameters,
-    check_state,
-    read_pickle,
-    read_safetensors,
-    write_safetensors,
-)
 from txl.interop.huggingface import read_pretrained
 from txl.model import TransformerXL
 
@@ -54,11 +47,17 @@ def load_foreign(
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist")
     if path.is_dir() and not (path / "config.json").is_file():
-        path = _checkpoint_of_run(path)
-    content: Any = None if path.is_dir() or path.suffix == ".safetensors" else read_pickle(path)
+        checkpoints = [path / name for name in CHECKPOINTS if (path / name).is_file()]
+        if not checkpoints:
+            raise FileNotFoundError(
+                f"{path} is neither a directory of save_pretrained, which has a config.json, nor that of a "
+                f"run, which has {' or '.join(CHECKPOINTS)}"
+            )
+        path = checkpoints[0]
+    content: Any = None if path.is_dir() or path.suffix == ".safetensors" else files.read_pickle(path)
     is_checkpoint = isinstance(content, Mapping) and "state_dict" in content
     if content is not None and not is_checkpoint:
-        tensors = check_state(content, path)
+        tensors = files.check_state(content, path)
         if config is None:
             raise ValueError(f"{path} is a state_dict, which holds no options; give its run's as config")
         model, description = load_authors_model(tensors, config)
@@ -91,25 +90,15 @@ def export(model: TransformerXL, options: Mapping[str, Any], path: Path) -> None
     with torch.device("meta"):  # for names and shapes; nothing is allocated
         described = build(options)
     tensors = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
-    check_parameters(tensors, described.state_dict())
+    files.check_parameters(tensors, described.state_dict())
     # Other readers of safetensors expect "format".
     metadata = {"format": "pt", "txl_format": FORMAT, "txl": json.dumps(options, ensure_ascii=False)}
-    write_safetensors(path, tensors, metadata)
-
-
-def _checkpoint_of_run(directory: Path) -> Path:
-    for name in CHECKPOINTS:
-        if (directory / name).is_file():
-            return directory / name
-    raise FileNotFoundError(
-        f"{directory} is neither a directory of save_pretrained, which has a config.json, nor that of a run, "
-        f"which has {' or '.join(CHECKPOINTS)}"
-    )
+    files.write_safetensors(path, tensors, metadata)
 
 
 def _read_exported(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return the description and the tensors of a file of `export`."""
-    tensors, metadata = read_safetensors(path)
+    tensors, metadata = files.read_safetensors(path)
     if metadata.get("txl_format") != FORMAT:
         raise ValueError(
             f"{path} has the txl_format {metadata.get('txl_format')}, expected {FORMAT}: it was written by "
@@ -136,10 +125,10 @@ def _read_run(checkpoint: Mapping[str, Any], path: Path) -> tuple[dict[str, Any]
             description["data"] = {"sha256": checkpoint["txl"]["data"]["sha256"], "settings": config["data"]}
     except (KeyError, TypeError) as error:
         raise ValueError(f"{path} is a checkpoint, but not of a run of txl: it lacks {error}") from error
-    tensors = check_state(checkpoint["state_dict"], path)
+    tensors = files.check_state(checkpoint["state_dict"], path)
     others = {name for name in tensors if not name.startswith("model.")}
     if others:
-        raise NamesError(set(), others)
+        raise files.NamesError(set(), others)
     return description, {name.removeprefix("model."): value for name, value in tensors.items()}
 
 
@@ -159,7 +148,7 @@ def _build(
 ) -> tuple[TransformerXL, dict[str, Any]]:
     """Return the model with these parameters, in the type in which they are stored, and its description."""
     model = build(description, trust)
-    check_parameters(tensors, model.state_dict())
+    files.check_parameters(tensors, model.state_dict())
     kinds = {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}
     if len(kinds) != 1:
         raise ValueError(f"the parameters must be of one floating type, not {sorted(map(str, kinds))}")

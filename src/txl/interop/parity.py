@@ -110,10 +110,10 @@ def compare(path: Path, attention: str = "plain") -> Comparison:
     _compare_reading(reference, model.eval(), comparison)
     _compare_gradients(reference, model.train(), comparison)
     if "train_loss" in reference.arrays:
-        losses, norms = zip(*_train(reference, model), strict=True)
-        comparison.add("training losses", torch.tensor(losses), reference.arrays["train_loss"])
-        if "train_grad_norm" in reference.arrays:
-            comparison.add("training losses", torch.tensor(norms), reference.arrays["train_grad_norm"])
+        columns = zip(*_train(reference, model), strict=True)
+        for name, ours in zip(("train_loss", "train_grad_norm"), columns, strict=True):
+            if name in reference.arrays:
+                comparison.add("training losses", torch.tensor(ours), reference.arrays[name])
     return comparison
 
 
