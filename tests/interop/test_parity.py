@@ -56,17 +56,18 @@ def write(path: Path, **changes) -> dict[str, np.ndarray]:
     arrays |= {f"param/{name}": value.numpy().copy() for name, value in to_authors(model, named).items()}
     np.savez(path, **arrays)
     reference = Reference(path)
-    memory, scores = reference.start(model), []
+    model = reference.model.eval()
+    memory, scores = reference.start(), []
     with torch.no_grad():
         for segment in range(segments):
-            score, _, memory = reference.read(model, segment, memory)
+            score, _, memory = reference.read(segment, memory)
             scores.append(score)
     arrays["nll"] = torch.cat(scores, dim=1).numpy()
     for index, states in enumerate(memory.states):
         arrays[f"final_memory/{index}"] = states.numpy()
     with torch.no_grad():
-        *_, memory = reference.read(model, 0, reference.start(model))
-    score, *_ = reference.read(model, 1, memory)
+        *_, memory = reference.read(0, reference.start())
+    score, *_ = reference.read(1, memory)
     score.mean().backward()
     gradients = to_authors(model, {name: p.grad for name, p in model.named_parameters()})
     arrays |= {f"grad/{name}": value.numpy().copy() for name, value in gradients.items()}

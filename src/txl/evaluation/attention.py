@@ -20,7 +20,6 @@ from txl.model.dropout import Dropout
 
 TERMS = ("a", "b", "c", "d")  # of §3.3, where the paper names them
 Terms = Callable[[], dict[str, Tensor]]  # computes `score_terms` of a layer
-AttentionHook = Callable[[int, Tensor, Terms], None]  # see `attention_hooks`
 
 
 @dataclass
@@ -235,23 +234,21 @@ def check_segment(
 
 def check_lengths(tokens: int, memory_length: int, segment_length: int, batch_size: int = 1) -> None:
     """Raise ValueError unless there is a token with a full memory, and all lengths are positive."""
-    for name, value in {"segment_length": segment_length, "batch_size": batch_size}.items():
-        if value < 1:
-            raise ValueError(f"{name}={value} must be at least 1")
-    if memory_length < 1:
-        raise ValueError(
-            f"memory_length={memory_length}: the maps show the attention over the memory, which must be at "
-            "least 1; the model can read with another memory than in training: memory_length=64"
-        )
-    if tokens <= memory_length:
-        raise ValueError(
-            f"the text has {tokens} tokens: none has the {memory_length} before it that memory_length asks "
-            "for; use a shorter memory_length or a longer text"
-        )
+    problems = {
+        f"segment_length={segment_length} must be at least 1": segment_length < 1,
+        f"batch_size={batch_size} must be at least 1": batch_size < 1,
+        f"memory_length={memory_length}: the maps show the attention over the memory, which must be at least "
+        "1; the model can read with another memory than in training: memory_length=64": memory_length < 1,
+        f"the text has {tokens} tokens: none has the {memory_length} before it that memory_length asks for; "
+        "use a shorter memory_length or a longer text": tokens <= memory_length,
+    }
+    for problem, present in problems.items():
+        if present:
+            raise ValueError(problem)
 
 
 @contextmanager
-def attention_hooks(model: TransformerXL, hook: AttentionHook) -> Iterator[None]:
+def attention_hooks(model: TransformerXL, hook: Callable[[int, Tensor, Terms], None]) -> Iterator[None]:
     """While a model reads, call `hook(layer, probabilities_BHLK, terms)` in each layer.
 
     The probabilities are those that enter the attention dropout; `terms()` returns their `score_terms`.

@@ -100,10 +100,9 @@ class CachedInference:
 
     def _project(self, index: int, x_BLD: Tensor, place_table: Tensor | None) -> tuple[Tensor, ...]:
         """Return queries as projected, then queries, keys and values as scored, each `[B, L, H, C]`."""
-        layer = self.layers[index]
-        read_BLD = layer.attention_input(x_BLD)
-        q_BLHC = layer.attention.queries(read_BLD)
-        k_BLHC, v_BLHC = layer.attention.keys_and_values(layer.attention.key_value(read_BLD))
+        attention, read_BLD = self.layers[index].attention, self.layers[index].attention_input(x_BLD)
+        q_BLHC = attention.queries(read_BLD)
+        k_BLHC, v_BLHC = attention.keys_and_values(attention.key_value(read_BLD))
         return q_BLHC, *self.model.position.queries_and_keys(index, q_BLHC, k_BLHC, place_table), v_BLHC
 
     def _attend(self, index: int, x_BLD: Tensor, place_table: Tensor | None) -> Tensor:
@@ -166,15 +165,14 @@ class CachedInference:
 
         It does not depend on the tokens, and is cached until the mask changes.
         """
-        if index in self._biases:
-            return self._biases[index]
-        bias = distance_scores.by_key(length, self.kept + length)
-        if bias is None:
-            bias = ~self._masked if self._masked_columns and not self._causal else None
-        else:
-            bias = bias.masked_fill(self._masked, float("-inf"))
-        self._biases[index] = bias
-        return bias
+        if index not in self._biases:
+            bias = distance_scores.by_key(length, self.kept + length)
+            if bias is not None:
+                bias = bias.masked_fill(self._masked, float("-inf"))
+            elif self._masked_columns and not self._causal:
+                bias = ~self._masked
+            self._biases[index] = bias
+        return self._biases[index]
 
     def _update_mask(self, length: int) -> None:
         """Compute which keys a segment of this length must not see, unless the last mask still holds."""

@@ -19,7 +19,7 @@ from torch import Tensor
 from txl.interop.authors_options import describe
 from txl.interop.authors_parameters import from_authors, to_authors
 from txl.interop.description import build
-from txl.model import Memory, TransformerXL
+from txl.model import Memory
 
 TOLERANCE = {"scores": 2e-5, "memories": 2e-5, "gradients": 2e-5, "training losses": 2e-4}
 SEGMENTS_TRAINED = 5  # then back to the first, with an empty memory
@@ -46,7 +46,7 @@ class Comparison:
 
 
 class Reference:
-    """One file of reference values, and the model that it describes.
+    """One file of reference values, and the model that it describes, with its parameters.
 
     Raises:
         ValueError: the file is not of this format, or describes what this model does not do.
@@ -66,20 +66,17 @@ class Reference:
             reason = f"{type(error).__name__}: {error}"
             raise ValueError(f"{path} is not a file of reference values ({reason})") from error
         self.segments = scores.shape[1] // self.target
-        self.description = describe(self.config)
-        self.attention_length = self.description["reading"]["attention_length"]
+        description = describe(self.config)
+        self.reading = description["reading"]
+        self.model = build(description)
+        from_authors(self.model, {name: torch.tensor(value) for name, value in self.group("param").items()})
 
     def group(self, name: str) -> dict[str, np.ndarray]:
         """Return the arrays `name/…` by the rest of their names."""
         start = f"{name}/"
         return {key.removeprefix(start): value for key, value in self.arrays.items() if key.startswith(start)}
 
-    def model(self) -> TransformerXL:
-        model = build(self.description)
-        from_authors(model, {name: torch.tensor(value) for name, value in self.group("param").items()})
-        return model
-
-    def read(self, model: TransformerXL, segment: int, memory: Memory) -> tuple[Tensor, Tensor, Memory]:
+    def read(self, segment: int, memory: Memory) -> tuple[Tensor, Tensor, Memory]:
         """Return the scores of a segment, its last hidden states that are kept, and the memory after it."""
         begin = self.extra + segment * self.target
         inputs = self.tokens[:, begin - self.extra : begin + self.target]
@@ -87,12 +84,12 @@ class Reference:
         # The authors' _update_mems is called with two arguments swapped: with ext_len it keeps the extra
         # states too for as long as the memory is shorter than they are.
         keep = inputs.shape[1] - min(int(memory.length[0]), self.extra)
-        hidden, memory = model(inputs, memory, self.attention_length, remember=keep)
-        scores = model.embedding.scores(hidden[:, -self.target :], targets)
+        hidden, memory = self.model(inputs, memory, self.reading["attention_length"], remember=keep)
+        scores = self.model.embedding.scores(hidden[:, -self.target :], targets)
         return scores, hidden[:, :keep].detach(), memory
 
-    def start(self, model: TransformerXL) -> Memory:
-        return model.empty_memory(len(self.tokens), self.description["reading"]["memory_length"])
+    def start(self) -> Memory:
+        return self.model.empty_memory(len(self.tokens), self.reading["memory_length"])
 
 
 def compare(path: Path, attention: str = "plain") -> Comparison:
@@ -105,12 +102,13 @@ def compare(path: Path, attention: str = "plain") -> Comparison:
         ValueError: see `Reference`.
     """
     reference, comparison = Reference(path), Comparison()
-    model = reference.model()
-    model.attention = attention
-    _compare_reading(reference, model.eval(), comparison)
-    _compare_gradients(reference, model.train(), comparison)
+    reference.model.attention = attention
+    reference.model.eval()
+    _compare_reading(reference, comparison)
+    reference.model.train()
+    _compare_gradients(reference, comparison)
     if "train_loss" in reference.arrays:
-        columns = zip(*_train(reference, model), strict=True)
+        columns = zip(*_train(reference), strict=True)
         for name, ours in zip(("train_loss", "train_grad_norm"), columns, strict=True):
             if name in reference.arrays:
                 comparison.add("training losses", torch.tensor(ours), reference.arrays[name])
@@ -118,11 +116,11 @@ def compare(path: Path, attention: str = "plain") -> Comparison:
 
 
 @torch.no_grad()
-def _compare_reading(reference: Reference, model: TransformerXL, comparison: Comparison) -> None:
+def _compare_reading(reference: Reference, comparison: Comparison) -> None:
     """Scores of all segments, and the memory of each layer after the last."""
-    memory, last, scores = reference.start(model), [], []
+    memory, last, scores = reference.start(), [], []
     for segment in range(reference.segments):
-        score, hidden, memory = reference.read(model, segment, memory)
+        score, hidden, memory = reference.read(segment, memory)
         scores.append(score)
         last.append(hidden)
     comparison.add("scores", torch.cat(scores, dim=1), reference.arrays["nll"])
@@ -132,15 +130,15 @@ def _compare_reading(reference: Reference, model: TransformerXL, comparison: Com
         comparison.add("memories", ours[:, max(0, ours.shape[1] - theirs.shape[1]) :], theirs)
 
 
-def _compare_gradients(reference: Reference, model: TransformerXL, comparison: Comparison) -> None:
+def _compare_gradients(reference: Reference, comparison: Comparison) -> None:
     """Gradients of the mean score of the second segment, the memory coming from the first."""
-    theirs = reference.group("grad")
+    theirs, model = reference.group("grad"), reference.model
     if not theirs:
         return
     model.zero_grad()
     with torch.no_grad():
-        *_, memory = reference.read(model, 0, reference.start(model))
-    scores, *_ = reference.read(model, 1, memory)
+        *_, memory = reference.read(0, reference.start())
+    scores, *_ = reference.read(1, memory)
     scores.mean().backward()
     gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     ours = to_authors(model, gradients)
@@ -148,17 +146,18 @@ def _compare_gradients(reference: Reference, model: TransformerXL, comparison: C
         comparison.add("gradients", ours[name], value)
 
 
-def _train(reference: Reference, model: TransformerXL) -> Iterator[tuple[float, float]]:
+def _train(reference: Reference) -> Iterator[tuple[float, float]]:
     """Yield loss and gradient norm of each step of Adam, one a segment."""
-    optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
-    memory = reference.start(model)
+    parameters = list(reference.model.parameters())
+    optimizer = torch.optim.Adam(parameters, lr=LEARNING_RATE)
+    memory = reference.start()
     for step in range(len(reference.arrays["train_loss"])):
         segment = step % SEGMENTS_TRAINED
         if segment == 0:
-            memory = reference.start(model)
+            memory = reference.start()
         optimizer.zero_grad()
-        scores, _, memory = reference.read(model, segment, memory)
+        scores, _, memory = reference.read(segment, memory)
         scores.mean().backward()
-        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+        norm = torch.nn.utils.clip_grad_norm_(parameters, CLIP)
         optimizer.step()
         yield scores.mean().item(), norm.item()
