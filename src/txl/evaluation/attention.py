@@ -122,12 +122,9 @@ def attention_at(
     segment_length: int,
     heads: Sequence[int],
 ) -> np.ndarray:
-    """Return the attention of single heads in the segment that begins at `position`.
+    """Return the attention of single heads in the segment from `position`, `[heads, L, M + L]`, float32.
 
-    Each token sees itself and the M before it, as in `mean_attention`. For the errors see `check_segment`.
-
-    Returns:
-        `[heads, L, M + L]`, float32.
+    For the errors see `check_segment`.
     """
     check_segment(model, len(tokens), position, memory_length, segment_length, heads)
     memory, found = model.empty_memory(1, memory_length), {}
@@ -189,9 +186,8 @@ def by_distance(by_key: Tensor, memory_length: int) -> Tensor:
 def representative_heads(entropy: np.ndarray) -> dict[int, str]:
     """Return the heads to plot (Figure 6) and why: those of the highest, median and lowest entropy."""
     order = np.argsort(-entropy, kind="stable").tolist()
-    places = {"most uniform": 0, "between": len(order) // 2, "most sparse": -1}
-    # Of fewer than three heads the later reason counts, and the first is the most uniform in any case.
-    return {order[place]: why for why, place in places.items()} | {order[0]: "most uniform"}
+    chosen = {order[len(order) // 2]: "between", order[-1]: "most sparse", order[0]: "most uniform"}
+    return {head: chosen[head] for head in order if head in chosen}
 
 
 def segment_positions(tokens: int, memory_length: int, segment_length: int) -> range:

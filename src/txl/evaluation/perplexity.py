@@ -69,8 +69,6 @@ class WarmedStreams(DocumentStreams):
         layers: of the model.
     """
 
-    policy = "warmed"
-
     def __init__(self, tokens: np.ndarray, reading: Reading, layers: int) -> None:
         super().__init__(
             tokens, reading.batch_size, reading.segment_length, step=reading.stride, border=reading.border
