@@ -215,10 +215,10 @@ def check_segment(
 ) -> None:
     """Raise ValueError unless these heads exist and a segment with a full memory can begin at `position`."""
     positions, per_layer = segment_positions(tokens, memory_length, segment_length), model.position.n_head
-    count = model.n_layer * per_layer
-    if not heads or not all(0 <= head < count for head in heads):
+    every = range(model.n_layer * per_layer)
+    if not heads or not set(heads) <= set(every):
         raise ValueError(
-            f"heads={list(heads)}: the model has the heads 0 to {count - 1}, {per_layer} in each of "
+            f"heads={list(heads)}: the model has the heads 0 to {every[-1]}, {per_layer} in each of "
             f"{model.n_layer} layers"
         )
     if position not in positions:

@@ -30,12 +30,10 @@ class SpeedCase:
 
     Attributes:
         attention_length: keys that a prediction sees, the last token included.
-        segment_length: L, tokens that the recurrent scorer reads at a time.
-        batch_size: B, its rows.
+        segment_length, batch_size: L and B of the recurrent scorer.
         segments: how many it reads in a round; `None` for one move of its cached keys in each round, see
             `CachedInference`.
-        windows: W, windows in a batch of the vanilla scorer.
-        passes: its forward passes in a round.
+        windows, passes: W windows in a batch of the vanilla scorer, and its forward passes in a round.
         rounds: timed rounds of each scorer.
     """
 
@@ -155,8 +153,7 @@ def measure(
     """Time both scorers in turn at one attention length.
 
     Args:
-        model: reads with recurrence.
-        vanilla: reads without, on the same device, see `vanilla_copy`.
+        vanilla: reads without recurrence, on the same device, see `vanilla_copy`.
         advance: called after each round of a scorer, 2 · `case.all_rounds` times.
 
     Returns:

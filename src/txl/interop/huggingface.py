@@ -26,8 +26,6 @@ SAME = ("cutoffs", "tie_projs", "d_model", "d_embed", "n_head", "d_head", "d_inn
         "n_layer", "mem_len", "same_length", "clamp_len", "untie_r", "dropout", "dropatt")  # fmt: skip
 # Options for which the model here supports one value only.
 FIXED = {"model_type": "transfo-xl", "attn_type": 0, "tie_word_embeddings": True, "layer_norm_epsilon": 1e-5}
-# One row for each tail, in the reverse of the authors' order.
-TAILS = {"crit.cluster_weight", "crit.cluster_bias"}
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # in the order of precedence of transformers
 
 
@@ -105,8 +103,8 @@ def _as_authors(tensors: dict[str, Tensor], options: Mapping[str, Any]) -> dict[
             raise ValueError(f"{name} differs from {first}, with which config.json shares it")
         if name.endswith(("r_w_bias", "r_r_bias")):
             del tensors[name]
-    for name in TAILS & tensors.keys():
-        tensors[name] = tensors[name].flip(0)
+    for name in {"crit.cluster_weight", "crit.cluster_bias"} & tensors.keys():
+        tensors[name] = tensors[name].flip(0)  # one row for each tail, in the reverse of the authors' order
     return tensors
 
 
