@@ -12,10 +12,11 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 
 import numpy as np
+import pyarrow
 import pytest
-import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,13 +24,13 @@ from conftest import ROOT, TINY, kept_in, tiny_text, verb
 from txl.data import report, text
 from txl.data.corpora import cache as cache_module
 from txl.data.corpora import passes, preparation, reading, workers
-from txl.data.corpora.reading import Part, borders, chunks
+from txl.data.corpora.reading import Part, pieces
 
 PACKERS = {
     ".gz": gzip.compress,
     ".bz2": bz2.compress,
     ".xz": lzma.compress,
-    ".zst": zstandard.ZstdCompressor().compress,
+    ".zst": partial(pyarrow.compress, codec="zstd", asbytes=True),
 }
 
 
@@ -91,13 +92,15 @@ def test_chunks_make_up_the_text_and_break_nothing(tmp_path_factory, content, si
     file = tmp_path_factory.mktemp("chunks") / "a"
     file.write_bytes(content.encode())
     part = Part.whole(file, unit)
-    pieces = list(chunks(part, unit, size))
-    assert b"".join(pieces) == content.encode()
-    assert [end - begin for begin, end in borders(part, unit, size)] == [len(piece) for piece in pieces]
+    found = list(pieces([part], unit, size))
+    chunks = [piece.read() for piece in found]
+    assert b"".join(chunks) == content.encode()
+    assert [piece.size for piece in found] == [len(chunk) for chunk in chunks]
+    assert [piece.last for piece in found] == [False] * (len(found) - 1) + [True]
     if unit != "byte":
-        assert "".join(piece.decode() for piece in pieces) == content
+        assert "".join(chunk.decode() for chunk in chunks) == content
     if unit == "word":
-        assert all(piece.endswith((b"\n", b" ")) for piece in pieces[:-1])
+        assert all(chunk.endswith((b"\n", b" ")) for chunk in chunks[:-1])
 
 
 def test_the_size_of_pieces_and_the_number_of_processes_change_nothing(tmp_path, monkeypatch):

@@ -14,11 +14,11 @@ import numpy as np
 LONGEST_LINE = 2**16  # characters; a longer line is encoded in parts
 
 
-def learn(texts: Iterable[str], size: int) -> tuple[list[str], list[tuple[str, str]]]:
+def learn(texts: Iterable[bytes], size: int) -> tuple[list[str], list[tuple[str, str]]]:
     """Learn an encoding of `size` symbols, the 256 bytes among them.
 
     Args:
-        texts: the training text in pieces of whole lines.
+        texts: the training text, UTF-8 in pieces of whole lines.
 
     Returns:
         The symbols and the merges, in the order in which they were learnt.
@@ -50,7 +50,7 @@ def tokenizer(symbols: Sequence[str], merges: Sequence[tuple[str, str]]) -> Any:
     return encoder
 
 
-def encode(encoder: Any, text: str) -> np.ndarray:
+def encode(encoder: Any, text: bytes) -> np.ndarray:
     """Return the ids of a text, int64."""
     encodings = encoder.encode_batch(list(lines(text)), add_special_tokens=False)
     return np.fromiter((index for encoding in encodings for index in encoding.ids), dtype=np.int64)
@@ -68,9 +68,9 @@ def byte_characters() -> list[str]:
     return [chr(value if value in printable else next(others)) for value in range(256)]
 
 
-def lines(text: str) -> Iterator[str]:
+def lines(text: bytes) -> Iterator[str]:
     """Yield lines with their ends, very long ones in parts."""
-    for line in text.splitlines(keepends=True):
+    for line in text.decode().splitlines(keepends=True):
         for begin in range(0, len(line), LONGEST_LINE):
             yield line[begin : begin + LONGEST_LINE]
 

@@ -93,7 +93,7 @@ class Vocabulary:
                 raise ValueError(f"the word {word!r} is not in the vocabulary, which has no {UNKNOWN}")
             return np.array(ids, dtype=self.dtype)
         if self.unit == "bpe":
-            return bpe.encode(self._tokenizer, text.decode()).astype(self.dtype)
+            return bpe.encode(self._tokenizer, text).astype(self.dtype)
         codes = code_points(self.unit, text)
         ids = self._table[codes]
         if len(ids) and ids.min() < 0:

@@ -12,34 +12,58 @@ import socket
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from filelock import FileLock, Timeout
+
+from txl.records.files import write_atomically
 
 log = logging.getLogger(__name__)
 
 SETTLED_SECONDS = 2.0  # a file that changed this recently could change again under the same timestamp
 
 
+@contextlib.contextmanager
+def writing(cache: Path, size: int = 0) -> Iterator[None]:
+    """Raise an OSError that names the cache, and says what to do, for one while writing to it."""
+    try:
+        yield
+    except OSError as error:
+        elsewhere = error.filename and not str(error.filename).startswith(str(cache))
+        if error.errno is None or elsewhere:
+            raise
+        needs = f" (this corpus of {size / 1e6:,.0f} MB needs up to four times that)" if size else ""
+        raise OSError(
+            f"data.cache={cache} cannot be written: {error.strerror}{needs}; make room or name another folder"
+        ) from error
+
+
+@dataclass
 class PreparationFolder:
     """A folder in the cache for unfinished files, made on first use and removed when the stack closes."""
 
-    def __init__(self, cache: Path, stack: contextlib.ExitStack) -> None:
-        self.cache, self.stack = cache, stack
-        self.folder: Path | None = None
+    cache: Path
+    stack: contextlib.ExitStack
 
-    def _make(self, name: str) -> Path:
-        if self.folder is None:
-            owner = f".preparing-{socket.gethostname()}-"
-            with self.writing(0):
-                self.cache.mkdir(parents=True, exist_ok=True)
-                for leftover in self.cache.glob(f"{owner}*"):  # by a process that was killed
-                    if not _alive(leftover.name.removeprefix(owner).split("-")[0]):
-                        shutil.rmtree(leftover, ignore_errors=True)
-                self.folder = Path(tempfile.mkdtemp(prefix=f"{owner}{os.getpid()}-", dir=self.cache))
-            self.stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
-        (self.folder / name).mkdir(exist_ok=True)
-        return self.folder / name
+    @cached_property
+    def prepared(self) -> Path:
+        """The folder that becomes the prepared corpus."""
+        owner = f".preparing-{socket.gethostname()}-"
+        with writing(self.cache):
+            self.cache.mkdir(parents=True, exist_ok=True)
+            for leftover in self.cache.glob(f"{owner}*"):  # by a process that was killed
+                if not _alive(leftover.name.removeprefix(owner).split("-")[0]):
+                    shutil.rmtree(leftover, ignore_errors=True)
+            folder = Path(tempfile.mkdtemp(prefix=f"{owner}{os.getpid()}-", dir=self.cache))
+            self.stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            for name in ("prepared", "unpacked"):
+                (folder / name).mkdir()
+        return folder / "prepared"
+
+    def unpacked(self) -> Path:
+        return self.prepared.with_name("unpacked")
 
     def lock(self, stamp: Stamp) -> None:
         """Wait while another process prepares the same files, whose result can then be used."""
@@ -53,48 +77,21 @@ class PreparationFolder:
                 lock.acquire()
             self.stack.callback(lock.release)
 
-    def unpacked(self) -> Path:
-        return self._make("unpacked")
-
-    def prepared(self) -> Path:
-        """Return the folder that becomes the prepared corpus."""
-        return self._make("prepared")
-
-    @contextlib.contextmanager
-    def writing(self, size: int) -> Iterator[None]:
-        """Raise an OSError that names the cache, and says what to do, for one while writing to it."""
+    def publish(self, folder: Path) -> None:
+        """Rename the prepared folder, unless another process was first: its copy is as good."""
         try:
-            yield
-        except (ConnectionError, ModuleNotFoundError):
-            raise
-        except OSError as error:
-            elsewhere = error.filename and not str(error.filename).startswith(str(self.cache))
-            if error.errno is None or elsewhere:
+            os.rename(self.prepared, folder)
+        except OSError:
+            if not folder.is_dir():
                 raise
-            needs = f" (this corpus of {size / 1e6:,.0f} MB needs up to four times that)" if size else ""
-            raise OSError(
-                f"data.cache={self.cache} cannot be written: {error.strerror}{needs}; make room or name "
-                "another folder"
-            ) from error
 
 
 def _alive(process: str) -> bool:
     try:
         os.kill(int(process), 0)
-    except ProcessLookupError:
-        return False
-    except (ValueError, OSError):
-        return True
+    except (ValueError, OSError) as error:
+        return not isinstance(error, ProcessLookupError)
     return True
-
-
-def move(made: Path, folder: Path) -> None:
-    """Rename a finished folder, unless another process was first: its copy is as good."""
-    try:
-        os.rename(made, folder)
-    except OSError:
-        if not folder.is_dir():
-            raise
 
 
 class Stamp:
@@ -139,7 +136,4 @@ class Stamp:
         if latest > self.created - SETTLED_SECONDS:
             return
         with contextlib.suppress(OSError):  # a read-only cache does without
-            self.file.parent.mkdir(exist_ok=True)
-            part = self.file.with_suffix(f".{os.getpid()}")
-            part.write_text(json.dumps({"folder": folder.name, "files": self.status}), "utf-8")
-            os.replace(part, self.file)
+            write_atomically(self.file, json.dumps({"folder": folder.name, "files": self.status}))

@@ -21,10 +21,10 @@ import hashlib
 import importlib.util
 from pathlib import Path
 
-from txl.data.corpora.fetch import fetch, verify
-from txl.data.corpora.files import Folder, find, parquet_text, read_file, read_files, unpack_by_name
+from txl.data.corpora.fetch import downloads, fetch, verify
+from txl.data.corpora.files import Folder, find, read_files
 from txl.data.corpora.preparation import SPLITS, Corpus, Expected, Recipe, prepare
-from txl.data.corpora.reading import Part, members, split_by_bytes, unpacked
+from txl.data.corpora.reading import Part, unpack_members
 
 __all__ = ["Corpus", "enwiki_sample", "large_text", "lm1b", "ptb", "sotu", "text", "wikitext"]
 
@@ -40,25 +40,18 @@ def enwiki_sample(unit: str = "byte", bpe_vocabulary: int = 8192, cache: str = "
         ModuleNotFoundError: gensim is not installed.
         ValueError: the installed gensim holds another file.
     """
-    path = (
-        _package_folder("gensim", "enwiki_sample")
-        / "test"
-        / "test_data"
-        / ("enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz2")
-    )
+    folder = _package_folder("gensim", "enwiki_sample") / "test" / "test_data"
+    path = folder / "enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz2"
     if not path.is_file():
         raise ValueError(f"data=enwiki_sample: {path} is missing; install gensim 4.4 or another that has it")
 
-    def read_splits(folder: Folder) -> dict[str, list[Part]]:
-        packed = "a53f4648dec40467ebdcbc7a1307eddb51fe6e28e9309f6ebde81ba0d04bea2d"
-        _verify(path.read_bytes(), packed, "enwiki_sample", "gensim 4.4")
-        plain = unpacked(path, folder)
-        content = "34c1c63050c87cc8477b9ae36b1cb0edf372612c92938b742e579a7109c20fa4"
-        _verify(plain.read_bytes(), content, "enwiki_sample", "gensim 4.4")
-        return split_by_bytes([Part.whole(plain, unit)], unit)
+    def read(folder: Folder) -> dict[str, list[Part]]:
+        sha256 = "a53f4648dec40467ebdcbc7a1307eddb51fe6e28e9309f6ebde81ba0d04bea2d"
+        _verify(path.read_bytes(), sha256, "enwiki_sample", "gensim 4.4")
+        return {"": read_files([path], unit, folder)}
 
     recipe = Recipe(unit, bpe_vocabulary=bpe_vocabulary)
-    return prepare("enwiki_sample", [path], read_splits, recipe, cache)
+    return prepare("enwiki_sample", [path], read, recipe, Expected(), cache)
 
 
 def sotu(
@@ -76,7 +69,7 @@ def sotu(
     speeches = sorted((_package_folder("sotu", "sotu") / "data" / "speeches").glob("*.txt"))
     sha256 = "49bf5edcd2da5e10ee7e81ad48cdf811ae14c0f9688583c394105cada859a4f6"
 
-    def read_splits(folder: Folder) -> dict[str, list[Part]]:
+    def read(folder: Folder) -> dict[str, list[Part]]:
         texts = [path.read_bytes() for path in speeches]
         _verify(b"".join(texts), sha256, "sotu", "sotu 0.1.2")
         chosen = {"valid": 9, "test": 19}
@@ -87,7 +80,7 @@ def sotu(
         return {split: [Part.whole(folder() / split, unit)] for split in SPLITS}
 
     recipe = Recipe(unit, min_count=min_count, bpe_vocabulary=bpe_vocabulary)
-    return prepare("sotu", speeches, read_splits, recipe, cache, sha256=sha256)
+    return prepare("sotu", speeches, read, recipe, Expected(), cache, sha256)
 
 
 def text(
@@ -106,19 +99,6 @@ def text(
     """
     recipe = Recipe(unit, newlines, min_count, bpe_vocabulary)
     return _own(None, path, recipe, Expected(vocabulary), cache)
-
-
-def _own(name: str | None, path: str, recipe: Recipe, expected: Expected, cache: str) -> Corpus:
-    found = find(path)
-    sources = [file for files in found.values() for file in files]
-
-    def read_splits(folder: Folder) -> dict[str, list[Part]]:
-        splits = {split: read_files(files, recipe.unit, folder) for split, files in found.items()}
-        return splits if len(splits) == 3 else split_by_bytes(splits[""], recipe.unit)
-
-    place = Path(path).expanduser()
-    own = place.stem if place.exists() else sources[0].resolve().parent.name
-    return prepare(name or own, sources, read_splits, recipe, cache, expected)
 
 
 def large_text(
@@ -143,15 +123,7 @@ def large_text(
     expected = Expected(vocabulary, content=content, archive=None if path else sha256)
     if path and not path.endswith(".zip"):
         return _own(name, path, recipe, expected, cache)
-    archive = Path(path).expanduser() if path else None
-    archive = archive or fetch(name, addresses, sha256, _downloads(cache, name) / f"{name}.zip")
-
-    def read_splits(folder: Folder) -> dict[str, list[Part]]:
-        verify(name, archive, expected.archive)
-        found = unpack_by_name(archive, {"text": name}, folder)
-        return split_by_bytes([read_file(found["text"], unit, archive)], unit)
-
-    return prepare(name, [archive], read_splits, recipe, cache, expected)
+    return _from_archive(name, path, addresses, f"{name}.zip", {"": name}, recipe, expected, cache)
 
 
 def wikitext(
@@ -175,30 +147,21 @@ def wikitext(
     """
     recipe = Recipe(unit, min_count=min_count, bpe_vocabulary=bpe_vocabulary)
     expected = Expected(vocabulary, tokens)
-    numbers = {"train": training_files, "valid": 1, "test": 1}
-    published = {"train": "train", "valid": "validation", "test": "test"}
+    published = {"train": ("train", training_files), "valid": ("validation", 1), "test": ("test", 1)}
     files = {
-        split: [f"{published[split]}-{i:05}-of-{number:05}.parquet" for i in range(number)]
-        for split, number in numbers.items()
+        split: [f"{word}-{i:05}-of-{number:05}.parquet" for i in range(number)]
+        for split, (word, number) in published.items()
     }
-    place = Path(path).expanduser() if path else _downloads(cache, name) / version
+    place = Path(path).expanduser() if path else downloads(cache, name) / version
     if path and not (place / files["train"][0]).is_file():
         return _own(name, path, recipe, expected, cache)
     if not path:
         names = [file for of_split in files.values() for file in of_split]
         beside = f" (and with it, from the same folder, {', '.join(names[1:])})"
-        for file in names:
-            fetch(name, [f"{address}/{version}/{file}" for address in addresses], None, place / file, beside)
+        for file in (f"{version}/{file}" for file in names):
+            fetch(name, [f"{address}/{file}" for address in addresses], None, cache, file, beside)
     found = {split: [place / file for file in of_split] for split, of_split in files.items()}
-
-    def read_splits(folder: Folder) -> dict[str, list[Part]]:
-        return {
-            split: [read_file(parquet_text(paths, folder() / f"{split}.txt"), unit, paths[0])]
-            for split, paths in found.items()
-        }
-
-    sources = [path for paths in found.values() for path in paths]
-    return prepare(name, sources, read_splits, recipe, cache, expected)
+    return _from_files(name, found, recipe, expected, cache)
 
 
 def ptb(
@@ -221,14 +184,8 @@ def ptb(
     expected = Expected(vocabulary, tokens)
     if path and not path.endswith((".tgz", ".tar.gz")):
         return _own("ptb", path, recipe, expected, cache)
-    archive = Path(path).expanduser() if path else None
-    archive = archive or fetch("ptb", addresses, None, _downloads(cache, "ptb") / "simple-examples.tgz")
-
-    def read_splits(folder: Folder) -> dict[str, list[Part]]:
-        found = unpack_by_name(archive, {split: f"ptb.{split}.txt" for split in SPLITS}, folder)
-        return {split: [read_file(plain, unit, archive)] for split, plain in found.items()}
-
-    return prepare("ptb", [archive], read_splits, recipe, cache, expected)
+    patterns = {split: f"ptb.{split}.txt" for split in SPLITS}
+    return _from_archive("ptb", path, addresses, "simple-examples.tgz", patterns, recipe, expected, cache)
 
 
 def lm1b(
@@ -258,49 +215,67 @@ def lm1b(
     known = None
     if unit == "word":
         known = Path(words).expanduser() if words else None
-        kept = _downloads(cache, "lm1b") / "1b_word_vocab.txt"
-        beside = "" if path else f" (and {', '.join(addresses[:1])} at {kept.with_name(LM1B)})"
-        known = known or fetch("lm1b", words_addresses, None, kept, beside, "data.words")
+        kept = downloads(cache, "lm1b") / LM1B
+        beside = "" if path else f" (and {', '.join(addresses[:1])} at {kept})"
+        known = known or fetch(
+            "lm1b", words_addresses, None, cache, "1b_word_vocab.txt", beside, "data.words"
+        )
         if not known.is_file():
             raise FileNotFoundError(f"data.words: there is no file {known}")
     recipe = Recipe(unit, bpe_vocabulary=bpe_vocabulary, words=known)
     expected = Expected(vocabulary, archive=None if path else sha256)
-    place = Path(path).expanduser() if path else None
-    training, held_out = "training-monolingual.tokenized.shuffled", "heldout-monolingual.tokenized.shuffled"
-    shards = {"valid": f"news.en.heldout-{valid_shard:05}-of-00050", "test": "news.en.heldout-00000-of-00050"}
-    if place and place.is_dir():
+    training = "training-monolingual.tokenized.shuffled"
+    held_out = "heldout-monolingual.tokenized.shuffled/news.en.heldout"
+    patterns = {
+        "train": f"{training}/news.en-*-of-00100",
+        "valid": f"{held_out}-{valid_shard:05}-of-00050",
+        "test": f"{held_out}-00000-of-00050",
+    }
+    if path and (place := Path(path).expanduser()).is_dir():
         if not (place / training).is_dir():
-            return _own("lm1b", str(place), recipe, expected, cache)
-        found = {split: [place / held_out / shard] for split, shard in shards.items()}
-        found = {"train": sorted((place / training).glob("news.en-*-of-00100")), **found}
-        sources = [file for files in found.values() for file in files]
-
-        def read_splits(folder: Folder) -> dict[str, list[Part]]:
-            return {split: read_files(files, unit, folder) for split, files in found.items()}
-
-    else:
-        archive = place or fetch("lm1b", addresses, sha256, _downloads(cache, "lm1b") / LM1B)
-        sources = [archive]
-
-        def read_splits(folder: Folder) -> dict[str, list[Part]]:
-            verify("lm1b", archive, expected.archive)
-            wanted = {*shards.values()}
-            files = members(
-                archive, lambda m: f"{training}/news.en-" in m or Path(m).name in wanted, folder()
-            )
-            found = {"train": [file for member, file in files.items() if f"{training}/" in member]}
-            for split, shard in shards.items():
-                found[split] = [file for member, file in files.items() if Path(member).name == shard]
-            for split, plain in found.items():
-                if not plain:
-                    raise ValueError(f"data=lm1b: {archive} has no {split} shard; is it the right archive?")
-            return {s: [read_file(file, unit, archive) for file in plain] for s, plain in found.items()}
-
-    return prepare("lm1b", sources, read_splits, recipe, cache, expected)
+            return _own("lm1b", path, recipe, expected, cache)
+        found = {split: sorted(place.glob(name)) or [place / name] for split, name in patterns.items()}
+        return _from_files("lm1b", found, recipe, expected, cache)
+    return _from_archive("lm1b", path, addresses, LM1B, patterns, recipe, expected, cache)
 
 
-def _downloads(cache: str, corpus: str) -> Path:
-    return Path(cache).expanduser() / "downloads" / corpus
+def _own(name: str | None, path: str, recipe: Recipe, expected: Expected, cache: str) -> Corpus:
+    found, place = find(path), Path(path).expanduser()
+    if name is None:
+        name = place.stem if place.exists() else next(iter(found.values()))[0].resolve().parent.name
+    return _from_files(name, found, recipe, expected, cache)
+
+
+def _from_files(
+    name: str, found: dict[str, list[Path]], recipe: Recipe, expected: Expected, cache: str
+) -> Corpus:
+    def read(folder: Folder) -> dict[str, list[Part]]:
+        return {split: read_files(files, recipe.unit, folder) for split, files in found.items()}
+
+    sources = [file for files in found.values() for file in files]
+    return prepare(name, sources, read, recipe, expected, cache)
+
+
+def _from_archive(
+    name: str,
+    path: str | None,
+    addresses: list[str],
+    file: str,
+    patterns: dict[str, str],
+    recipe: Recipe,
+    expected: Expected,
+    cache: str,
+) -> Corpus:
+    """Return a corpus of the members of an archive that match patterns, fetched as `file` without a path."""
+    sha256 = expected.archive
+    archive = Path(path).expanduser() if path else fetch(name, addresses, sha256, cache, file)
+
+    def read(folder: Folder) -> dict[str, list[Part]]:
+        verify(name, archive, sha256)
+        found = unpack_members(archive, patterns, folder())
+        return {split: [Part.whole(file, recipe.unit, archive) for file in found[split]] for split in found}
+
+    return prepare(name, [archive], read, recipe, expected, cache)
 
 
 def _package_folder(package: str, corpus: str) -> Path:

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from filelock import FileLock
+
+from txl.data.corpora.cache import writing
 from txl.terminal import ByteProgress
 
 if TYPE_CHECKING:
@@ -24,26 +28,31 @@ NO_NETWORK = "no network, or no such host"
 TIMEOUT_SECONDS = 30.0  # without an answer or its next piece
 
 
+@dataclass(eq=False)
 class TransferError(Exception):
     """A failed transfer; `retry` says whether another try of the same address could help."""
 
-    def __init__(self, reason: str, retry: bool) -> None:
-        super().__init__(reason)
-        self.retry = retry
+    reason: str
+    retry: bool
+
+
+def downloads(cache: str, corpus: str) -> Path:
+    return Path(cache).expanduser() / "downloads" / corpus
 
 
 def fetch(
     corpus: str,
     addresses: list[str],
     sha256: str | None,
-    target: Path,
+    cache: str,
+    file: str,
     beside: str = "",
     setting: str = "data.path",
 ) -> Path:
-    """Return the file `target`, fetched unless it is there already.
+    """Return a file among the downloads, fetched unless it is there already.
 
     Args:
-        target: the complete file; a copy put there by hand is used.
+        file: its path there; a copy put there by hand is used.
         beside: for the error: which other files are needed.
         setting: for the error: the setting that names a copy elsewhere.
 
@@ -51,25 +60,25 @@ def fetch(
         ConnectionError: no address gave it; the message says where to get the file and where to put it.
         OSError: it cannot be written.
     """
-    import pooch
-    from filelock import FileLock
-
-    pooch.get_logger().setLevel(logging.WARNING)
-    part = target.with_name(f"{target.name}.part")
-    try:
-        if not target.is_file():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with FileLock(target.with_name(f".{target.name}.lock")):
-                if not target.is_file():  # unless another process has fetched it meanwhile
-                    _fetch(corpus, addresses, sha256, target, part, beside, setting)
-    except ConnectionError:
-        raise
-    except OSError as error:
-        raise OSError(
-            f"data.cache: {target.parent} cannot be written: {error.strerror}; make room or name "
-            "another folder"
-        ) from error
-    return target
+    target = downloads(cache, corpus) / file
+    if target.is_file():
+        return target
+    reasons = []
+    with writing(Path(cache).expanduser()):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(target.with_name(f".{target.name}.lock")):
+            for address in addresses:  # unless another process has fetched it meanwhile
+                reason = "" if target.is_file() else _transfer(corpus, address, sha256, target)
+                if not reason:
+                    return target
+                reasons.append(f"{address} ({reason})")
+    where = f"put it at {target}{beside}, then run this again; or name your own copy: {setting}=…"
+    if not addresses:
+        raise ConnectionError(f"data={corpus}: {target.name} has no public address; get a copy and {where}")
+    raise ConnectionError(
+        f"data={corpus}: {target.name} could not be fetched from {', nor from '.join(reasons)}; get "
+        f"{addresses[0]} on a machine with a network and {where}"
+    )
 
 
 def verify(corpus: str, file: Path, sha256: str | None) -> None:
@@ -83,43 +92,29 @@ def verify(corpus: str, file: Path, sha256: str | None) -> None:
         )
 
 
-def _fetch(
-    corpus: str,
-    addresses: list[str],
-    sha256: str | None,
-    target: Path,
-    part: Path,
-    beside: str,
-    setting: str,
-) -> None:
+def _transfer(corpus: str, address: str, sha256: str | None, target: Path) -> str:
+    """Fetch a file from one address; return why it failed, "" if it did not."""
     import pooch
 
-    reasons = []
-    for address in addresses:
-        for attempt in range(TRIES):
-            if attempt:
-                time.sleep(WAIT_SECONDS * 2 ** (attempt - 1))
-            if not sha256:  # nothing would tell whether two halves belong together
-                part.unlink(missing_ok=True)
-            try:
-                download = partial(_download, part=part)
-                pooch.retrieve(address, sha256, target.name, target.parent, downloader=download)
-                return
-            except TransferError as error:
-                reason, retry = str(error), error.retry
-            except ValueError:  # raised by pooch for a wrong checksum; it has removed the file
-                reason, retry = f"its sha256 is not {str(sha256)[:12]}…", False
-            log.warning("data=%s: %s: %s", corpus, address, reason)
-            if not retry:
-                break
-        reasons.append(f"{address} ({reason})")
-    where = f"put it at {target}{beside}, then run this again; or name your own copy: {setting}=…"
-    if not addresses:
-        raise ConnectionError(f"data={corpus}: {target.name} has no public address; get a copy and {where}")
-    raise ConnectionError(
-        f"data={corpus}: {target.name} could not be fetched from {', nor from '.join(reasons)}; get "
-        f"{addresses[0]} on a machine with a network and {where}"
-    )
+    pooch.get_logger().setLevel(logging.WARNING)
+    part = target.with_name(f"{target.name}.part")
+    for attempt in range(TRIES):
+        if attempt:
+            time.sleep(WAIT_SECONDS * 2 ** (attempt - 1))
+        if not sha256:  # nothing would tell whether two halves belong together
+            part.unlink(missing_ok=True)
+        try:
+            download = partial(_download, part=part)
+            pooch.retrieve(address, sha256, target.name, target.parent, downloader=download)
+            return ""
+        except TransferError as error:
+            reason, retry = error.reason, error.retry
+        except ValueError:  # raised by pooch for a wrong checksum; it has removed the file
+            reason, retry = f"its sha256 is not {str(sha256)[:12]}…", False
+        log.warning("data=%s: %s: %s", corpus, address, reason)
+        if not retry:
+            break
+    return reason
 
 
 def _download(address: str, output: str, _: object, part: Path) -> None:

@@ -6,28 +6,32 @@ Each reads piece by piece and keeps its counts, never the text.
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from txl.data import bpe
-from txl.data.corpora import workers
-from txl.data.corpora.reading import PIECE, Part, borders, chunks
-from txl.data.corpora.workers import Lines, parallel_map
-from txl.data.vocabulary import HIGHEST, Vocabulary, code_points
+from txl.data.corpora.reading import PIECE, Part, pieces
+from txl.data.corpora.workers import parallel_map
+from txl.data.vocabulary import HIGHEST, Vocabulary, code_points, words
 from txl.terminal import ByteProgress
 
 Splits = dict[str, list[Part]]
+Counts = Mapping[str, Mapping[str | bytes, int]]  # of the symbols of each split, in order of first appearance
 ONE_PROCESS = 2**25  # bytes of words up to which one process is faster than several
 MAX_PROCESSES = 4  # each holds the vocabulary, and one merges their counts
 LINES_AT_ONCE = 2**23  # bytes of a worker's task
 BPE_AT_ONCE = 2**19  # bytes given to the bpe encoder at once
 
 
-def size(splits: Splits) -> int:
-    return sum(part.size for parts in splits.values() for part in parts)
+def sizes(splits: Splits) -> dict[str, int]:
+    return {split: sum(part.size for part in parts) for split, parts in splits.items()}
+
+
+def _progress(description: str, splits: Splits) -> ByteProgress:
+    return ByteProgress(description, sum(sizes(splits).values()))
 
 
 def hashes(splits: Splits, unit: str) -> tuple[str, dict[str, str]]:
@@ -37,138 +41,120 @@ def hashes(splits: Splits, unit: str) -> tuple[str, dict[str, str]]:
         ValueError: the text is not UTF-8, and the unit is not "byte".
     """
     whole, each = hashlib.sha256(), {}
-    with ByteProgress("reading", size(splits)) as progress:
+    with _progress("reading", splits) as progress:
         for split, parts in splits.items():
             one = hashlib.sha256()
-            for part in parts:
-                place = part.begin
-                for chunk in chunks(part, unit):
-                    if unit != "byte":
-                        _check_utf8(chunk, place, part)
-                    whole.update(chunk)
-                    one.update(chunk)
-                    place += len(chunk)
-                    progress.advance(len(chunk))
+            for piece in pieces(parts, unit):
+                content = piece.read()
+                if unit != "byte":
+                    _check_utf8(content, piece)
+                whole.update(content)
+                one.update(content)
+                progress.advance(piece.size)
             each[split] = one.hexdigest()
     return whole.hexdigest(), each
 
 
-def _check_utf8(chunk: bytes, place: int, part: Part) -> None:
+def _check_utf8(content: bytes, piece: Part) -> None:
     try:
-        chunk.decode()
+        content.decode()
     except UnicodeDecodeError as error:
-        where = place + error.start
-        wide = " (it looks like UTF-16)" if where == 0 and chunk[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
+        where = piece.begin + error.start
+        wide = " (it looks like UTF-16)" if where == 0 and content[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
         raise ValueError(
-            f"data.path: {part.source} is not UTF-8 at byte {where:,}{wide}; convert it (iconv -t UTF-8), or "
-            "use data.unit=byte"
+            f"data.path: {piece.source} is not UTF-8 at byte {where:,}{wide}; convert it (iconv -t UTF-8), "
+            "or use data.unit=byte"
         ) from error
 
 
-@dataclass
-class Counts:
-    """How often each symbol occurs.
-
-    Attributes:
-        symbols: for each split the count of each symbol, in order of first appearance.
-        learnt: for bpe the symbols and the merges in the order in which they were learnt.
-    """
-
-    symbols: dict[str, dict[str | bytes, int]]
-    learnt: tuple[list[str], list[tuple[str, str]]] | None = None
-
-    def total(self, split: str) -> int:
-        return sum(self.symbols[split].values())
-
-
 def count_words(splits: Splits, end_of_line: str) -> Counts:
-    counts = Counts({})
-    with (
-        ByteProgress("counting words", size(splits)) as progress,
-        parallel_map(partial(workers.count, end_of_line), processes(splits)) as count_all,
-    ):
-        for split, parts in splits.items():
-            total: Counter[str | bytes] = Counter()
-            for found, lines in zip(count_all(tasks(parts)), tasks(parts), strict=True):
-                total.update(found)
-                progress.advance(lines.end - lines.begin)
-            counts.symbols[split] = total
+    counts: dict[str, Counter[str | bytes]] = {split: Counter() for split in splits}
+    with _progress("counting words", splits) as progress:
+        for split, found in _by_lines(partial(_count_lines, end_of_line), splits, progress):
+            counts[split].update(found)
     return counts
+
+
+def _count_lines(end_of_line: str, lines: Part) -> Counter[str]:
+    return Counter(words(lines.read().decode(), end_of_line, lines.last))
 
 
 def count_characters(splits: Splits, unit: str, drop: bytes) -> Counts:
     """Count bytes or characters, except the byte `drop` if it is not empty."""
-    kinds = HIGHEST + 1 if unit == "char" else 256
-    symbol = chr if unit == "char" else lambda value: bytes([value])
-    counts = Counts({})
-    with ByteProgress(f"counting {unit}s", size(splits)) as progress:
-        for split, parts in splits.items():
-            codes = (code_points(unit, text) for text in texts(parts, unit, drop, PIECE, progress))
-            counts.symbols[split] = {symbol(code): number for code, number in _tally(codes, kinds).items()}
-    return counts
+    kinds, symbol = (HIGHEST + 1, chr) if unit == "char" else (256, lambda value: bytes([value]))
+    with _progress(f"counting {unit}s", splits) as progress:
+        texts = _texts(splits, unit, drop, progress)
+        return _tally(splits, ((split, code_points(unit, text)) for split, text in texts), kinds, symbol)
 
 
-def count_learnt(splits: Splits, vocabulary: int) -> Counts:
-    """Learn an encoding from the training split and count its symbols in all splits."""
-    with ByteProgress("learning bpe", sum(part.size for part in splits["train"])) as progress:
-        training = texts(splits["train"], "bpe", b"", BPE_AT_ONCE, progress)
-        learnt = bpe.learn((text.decode() for text in training), vocabulary)
-    counts, encoder = Counts({}, learnt), bpe.tokenizer(*learnt)
-    with ByteProgress("counting symbols", size(splits)) as progress:
-        for split, parts in splits.items():
-            ids = (
-                bpe.encode(encoder, text.decode()) for text in texts(parts, "bpe", b"", BPE_AT_ONCE, progress)
-            )
-            numbers = _tally(ids, len(learnt[0]))
-            counts.symbols[split] = {learnt[0][index]: number for index, number in numbers.items()}
-    return counts
+def learn(training: list[Part], size: int) -> tuple[list[str], list[tuple[str, str]]]:
+    """Learn an encoding, see `bpe.learn`."""
+    splits = {"train": training}
+    with _progress("learning bpe", splits) as progress:
+        return bpe.learn((text for _, text in _texts(splits, "bpe", b"", progress)), size)
 
 
-def _tally(codes: Iterable[np.ndarray], kinds: int) -> dict[int, int]:
-    """Count each number below `kinds`, in order of first appearance."""
-    counts, first = np.zeros(kinds, dtype=np.int64), []
-    for piece in codes:
-        new = counts == 0
-        counts += np.bincount(piece, minlength=kinds)
-        if (new & (counts > 0)).any():
+def count_learnt(splits: Splits, symbols: list[str], merges: list[tuple[str, str]]) -> Counts:
+    encoder = bpe.tokenizer(symbols, merges)
+    with _progress("counting symbols", splits) as progress:
+        texts = _texts(splits, "bpe", b"", progress)
+        ids = ((split, bpe.encode(encoder, text)) for split, text in texts)
+        return _tally(splits, ids, len(symbols), symbols.__getitem__)
+
+
+def _tally(
+    splits: Splits,
+    codes: Iterable[tuple[str, np.ndarray]],
+    kinds: int,
+    symbol: Callable[[int], str | bytes],
+) -> Counts:
+    """Count each code below `kinds`, in order of first appearance."""
+    counts = {split: np.zeros(kinds, dtype=np.int64) for split in splits}
+    first: dict[str, list[int]] = {split: [] for split in splits}
+    for split, piece in codes:
+        new = counts[split] == 0
+        counts[split] += np.bincount(piece, minlength=kinds)
+        if (new & (counts[split] > 0)).any():
             values, places = np.unique(piece[new[piece]], return_index=True)
-            first += values[np.argsort(places)].tolist()
-    return {value: int(counts[value]) for value in first}
+            first[split] += values[np.argsort(places)].tolist()
+    return {split: {symbol(code): int(counts[split][code]) for code in first[split]} for split in splits}
 
 
 def processes(splits: Splits) -> int:
     """Return how many processes should read words."""
-    return min(os.cpu_count() or 1, MAX_PROCESSES) if size(splits) > ONE_PROCESS else 1
+    return min(os.cpu_count() or 1, MAX_PROCESSES) if sum(sizes(splits).values()) > ONE_PROCESS else 1
 
 
-def tasks(parts: list[Part]) -> Iterator[Lines]:
-    """Yield the lines of a split in pieces; the last line of a file ends with the file."""
-    for part in parts:
-        for begin, end in borders(part, "word", LINES_AT_ONCE):
-            yield Lines(part.path, begin, end, end == part.end)
+def _by_lines(
+    function: Callable[[Part], Any], splits: Splits, progress: ByteProgress
+) -> Iterator[tuple[str, Any]]:
+    """Yield each split with what the function returns for some lines of it, in order."""
+    with parallel_map(function, processes(splits)) as apply:
+        for split, parts in splits.items():
+            tasks = list(pieces(parts, "word", LINES_AT_ONCE))
+            for lines, result in zip(tasks, apply(tasks), strict=True):
+                yield split, result
+                progress.advance(lines.size)
 
 
-def texts(parts: list[Part], unit: str, drop: bytes, length: int, progress: ByteProgress) -> Iterator[bytes]:
-    """Yield the text of a split in pieces, without the byte `drop` if it is not empty."""
-    for part in parts:
-        for chunk in chunks(part, unit, length):
-            yield chunk.replace(drop, b"") if drop else chunk
-            progress.advance(len(chunk))
+def _texts(splits: Splits, unit: str, drop: bytes, progress: ByteProgress) -> Iterator[tuple[str, bytes]]:
+    """Yield each split with its text in pieces, without the byte `drop` if it is not empty."""
+    size = BPE_AT_ONCE if unit == "bpe" else PIECE
+    for split, parts in splits.items():
+        for piece in pieces(parts, unit, size):
+            yield split, piece.read().replace(drop, b"")
+            progress.advance(piece.size)
 
 
-def encode(
-    splits: Splits, vocabulary: Vocabulary, drop: bytes, write: Callable[[str, np.ndarray], object]
-) -> None:
-    """Call `write` with the split and the ids of each piece, in order."""
-    unit, length = vocabulary.unit, BPE_AT_ONCE if vocabulary.unit == "bpe" else PIECE
-    with ByteProgress("encoding", size(splits)) as progress:
-        if unit != "word":
-            for split, parts in splits.items():
-                for text in texts(parts, unit, drop, length, progress):
-                    write(split, vocabulary.encode(text))
-            return
-        with parallel_map(partial(workers.encode, vocabulary), processes(splits)) as encode_all:
-            for split, parts in splits.items():
-                for ids, lines in zip(encode_all(tasks(parts)), tasks(parts), strict=True):
-                    write(split, ids)
-                    progress.advance(lines.end - lines.begin)
+def encode(splits: Splits, vocabulary: Vocabulary, drop: bytes) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield each split with the ids of a piece of it, in order."""
+    with _progress("encoding", splits) as progress:
+        if vocabulary.unit == "word":
+            yield from _by_lines(partial(_encode_lines, vocabulary), splits, progress)
+        else:
+            for split, text in _texts(splits, vocabulary.unit, drop, progress):
+                yield split, vocabulary.encode(text)
+
+
+def _encode_lines(vocabulary: Vocabulary, lines: Part) -> np.ndarray:
+    return vocabulary.encode(lines.read(), lines.last)

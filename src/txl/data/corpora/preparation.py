@@ -17,12 +17,13 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from txl.data.corpora import passes
-from txl.data.corpora.cache import PreparationFolder, Stamp, move
-from txl.data.corpora.reading import Part
+from txl.data.corpora.cache import PreparationFolder, Stamp, writing
+from txl.data.corpora.reading import Part, split_by_bytes
 from txl.data.vocabulary import END_OF_LINE, SENTENCE, UNKNOWN, Vocabulary, check_unit
 
 log = logging.getLogger(__name__)
@@ -132,19 +133,18 @@ def _listed(numbers: int | list[int]) -> str:
 def prepare(
     name: str,
     sources: list[Path],
-    read_splits: Callable[[Callable[[], Path]], dict[str, list[Part]]],
+    read: Callable[[Callable[[], Path]], dict[str, list[Part]]],
     recipe: Recipe,
+    expected: Expected,
     cache: str,
-    expected: Expected | None = None,
     sha256: str | None = None,
 ) -> Corpus:
     """Return a corpus from the cache, or prepare it and put it there.
 
     Args:
         sources: the files it is made of: archives, not their content.
-        read_splits: returns the text of each split; called with a function that returns a temporary folder
-            for unpacked files.
-        expected: what the text must satisfy.
+        read: returns the text of each split, or under "" one text yet to be split; called with a function
+            that returns a temporary folder for unpacked files.
         sha256: of the text; None for that of the concatenated splits.
 
     Raises:
@@ -154,32 +154,42 @@ def prepare(
     place = Path(cache).expanduser()
     if recipe.words:
         sources = [*sources, recipe.words]
-    stamp = Stamp(place, sources, [PREPARATION, name, str(recipe), expected and expected.archive])
+    stamp = Stamp(place, sources, [PREPARATION, name, str(recipe), expected.archive])
     folder = stamp.folder()
     corpus = _load(folder, name) if folder else None
     if corpus is None:
         with contextlib.ExitStack() as stack:
             preparing = PreparationFolder(place, stack)
             preparing.lock(stamp)
-            with preparing.writing(0):
-                splits = read_splits(preparing.unpacked)
+            with writing(place):
+                splits = read(preparing.unpacked)
+            if "" in splits:
+                splits = split_by_bytes(splits[""], recipe.unit)
             whole, each = passes.hashes(splits, recipe.unit)
-            sha256 = sha256 or whole
-            sizes = [sum(part.size for part in splits[split]) for split in SPLITS]
-            folder = place / f"{name[:40]}-{recipe.unit}-{recipe.key(whole, sizes)}"
+            sizes = passes.sizes(splits)
+            size = sum(sizes.values())
+            folder = place / f"{name[:40]}-{recipe.unit}-{recipe.key(whole, list(sizes.values()))}"
             corpus = _load(folder, name)
             if corpus is None:
-                log.info("preparing %s (%s bytes) in %s", name, f"{sum(sizes):,}", folder)
-                with preparing.writing(sum(sizes)):
-                    _write(preparing.prepared(), splits, recipe, name, sha256, each)
+                log.info("preparing %s (%s bytes) in %s", name, f"{size:,}", folder)
+                facts = {
+                    "name": name,
+                    "unit": recipe.unit,
+                    "newlines": recipe.newlines,
+                    "sha256": sha256 or whole,
+                    "sha256_splits": each,
+                    "bytes": size,
+                    "bytes_splits": sizes,
+                }
+                with writing(place, size):
+                    _write(preparing.prepared, splits, recipe, facts)
                     stamp.check()
-                    move(preparing.prepared(), folder)
+                    preparing.publish(folder)
                 corpus = _load(folder, name)
             stamp.write(folder)
     if corpus is None:
         raise OSError(f"{folder} is damaged and cannot be replaced; remove it")
-    if expected:
-        expected.check(corpus, report(corpus)["bytes"])
+    expected.check(corpus, report(corpus)["bytes"])
     return corpus
 
 
@@ -195,99 +205,87 @@ def report(corpus: Corpus) -> dict:
     }
 
 
-def _write(
-    folder: Path, splits: passes.Splits, recipe: Recipe, name: str, sha256: str, each: dict[str, str]
-) -> None:
+def _write(folder: Path, splits: passes.Splits, recipe: Recipe, facts: dict[str, Any]) -> None:
+    """Write a prepared corpus, with its facts and others in its report."""
     began = time.monotonic()
     drop = b"\n" if recipe.newlines == "drop" else b""
-    vocabulary, found = _count(splits, recipe, drop)
+    vocabulary, counted = _count(splits, recipe, drop)
     (folder / "vocabulary.txt").write_text("".join(f"{line}\n" for line in vocabulary.lines()), "utf-8")
     first = [vocabulary.id_of(SENTENCE)] if recipe.words else []  # a sentence begins and ends with it
     with contextlib.ExitStack() as stack:
         files = {s: stack.enter_context((folder / f"{s}.npy").open("wb")) for s in SPLITS}
         for split, file in files.items():
-            kind = {"descr": vocabulary.dtype.str, "fortran_order": False, "shape": (found["tokens"][split],)}
+            shape = (counted["tokens"][split],)
+            kind = {"descr": vocabulary.dtype.str, "fortran_order": False, "shape": shape}
             np.lib.format.write_array_header_1_0(file, kind)
             file.write(np.array(first, vocabulary.dtype).tobytes())
-        passes.encode(splits, vocabulary, drop, lambda split, ids: files[split].write(ids.data))
-    written = {
-        "name": name,
-        "unit": recipe.unit,
-        "newlines": recipe.newlines,
-        "sha256": sha256,
-        "sha256_splits": each,
-        "bytes": passes.size(splits),
-        "bytes_splits": {split: sum(part.size for part in splits[split]) for split in SPLITS},
-        **found,
-        "line": _line(folder, vocabulary),
-        "seconds": time.monotonic() - began,
-    }
-    (folder / "report.json").write_text(json.dumps(written, indent=2, ensure_ascii=False) + "\n", "utf-8")
+        for split, ids in passes.encode(splits, vocabulary, drop):
+            files[split].write(ids.data)
+    shown = {"line": _line(folder, vocabulary), "seconds": time.monotonic() - began}
+    written = json.dumps({**facts, **counted, **shown}, indent=2, ensure_ascii=False)
+    (folder / "report.json").write_text(f"{written}\n", "utf-8")
 
 
-def _count(splits: passes.Splits, recipe: Recipe, drop: bytes) -> tuple[Vocabulary, dict]:
+def _count(splits: passes.Splits, recipe: Recipe, drop: bytes) -> tuple[Vocabulary, dict[str, Any]]:
     """Return the vocabulary and the report's counts; the large counts of all symbols end here."""
+    learnt: tuple[list[str], list[tuple[str, str]]] = ([], [])  # symbols and merges of bpe
     if recipe.unit == "word":
         counts = passes.count_words(splits, SENTENCE if recipe.words else END_OF_LINE)
     elif recipe.unit == "bpe":
-        counts = passes.count_learnt(splits, recipe.bpe_vocabulary)
+        learnt = passes.learn(splits["train"], recipe.bpe_vocabulary)
+        counts = passes.count_learnt(splits, *learnt)
     else:
         counts = passes.count_characters(splits, recipe.unit, drop)
-    vocabulary = _vocabulary(counts, recipe)
-    tokens = {split: counts.total(split) + bool(recipe.words) for split in SPLITS}
+    tokens = {split: sum(counts[split].values()) + bool(recipe.words) for split in SPLITS}
     if not all(tokens.values()):
         raise ValueError(
             f"data.path: the text has {_listed(list(tokens.values()))} {recipe.unit}s in train, valid and "
             "test, and none of the three may be empty; take a longer text or name three files, separated by "
             "':'"
         )
+    vocabulary = _published(recipe.words) if recipe.words else _vocabulary(counts, recipe, *learnt)
+    known = {*vocabulary.symbols} - {vocabulary.unknown}
     unknown = {
-        split: sum(
-            number
-            for symbol, number in counts.symbols[split].items()
-            if symbol == vocabulary.unknown or vocabulary.id_of(symbol) is None
-        )
-        / max(tokens[split], 1)
-        for split in SPLITS
+        split: sum(number for symbol, number in found.items() if symbol not in known) / tokens[split]
+        for split, found in counts.items()
     }
     # `nlargest` keeps the order of first appearance among equals, as sorting does.
-    commonest = heapq.nlargest(10, counts.symbols["train"].items(), key=lambda item: item[1])
-    shown = [
-        [symbol.decode("latin-1") if isinstance(symbol, bytes) else symbol, n] for symbol, n in commonest
-    ]
+    commonest = heapq.nlargest(10, counts["train"].items(), key=lambda item: item[1])
     return vocabulary, {
         "tokens": tokens,
         "vocabulary": len(vocabulary),
         "unknown": unknown,
-        "commonest": shown,
+        "commonest": [[s.decode("latin-1") if isinstance(s, bytes) else s, n] for s, n in commonest],
     }
 
 
-def _vocabulary(counts: passes.Counts, recipe: Recipe) -> Vocabulary:
-    if recipe.words:
-        lines = recipe.words.read_text("utf-8").split("\n")
-        vocabulary = Vocabulary("word", [line.split()[0] for line in lines if line.strip()])
-        if vocabulary.end_of_line != SENTENCE or vocabulary.unknown is None:
-            raise ValueError(f"{recipe.words} must list {SENTENCE} and <UNK> among its words")
-        return vocabulary
-    total = counts.symbols["train"]
+def _published(file: Path) -> Vocabulary:
+    lines = file.read_text("utf-8").split("\n")
+    vocabulary = Vocabulary("word", [line.split()[0] for line in lines if line.strip()])
+    if vocabulary.end_of_line != SENTENCE or vocabulary.unknown is None:
+        raise ValueError(f"{file} must list {SENTENCE} and <UNK> among its words")
+    return vocabulary
+
+
+def _vocabulary(
+    counts: passes.Counts, recipe: Recipe, symbols: list[str], merges: list[tuple[str, str]]
+) -> Vocabulary:
+    """Return the vocabulary in the order of the counts, of bpe with the learnt symbols that do not occur."""
+    total = dict(counts["train"])
     if recipe.count_all or recipe.unit in ("byte", "char"):
-        total = {}
-        for found in counts.symbols.values():
-            for symbol, number in found.items():
+        for split in ("valid", "test"):
+            for symbol, number in counts[split].items():
                 total[symbol] = total.get(symbol, 0) + number
     # `sorted` is stable: ties stay in order of first appearance.
     ordered = sorted(total, key=lambda symbol: -total[symbol])
     if recipe.unit == "word":
         ordered = [word for word in ordered if total[word] >= recipe.min_count]
         known = set(ordered)
-        if UNKNOWN not in known and not all(known.issuperset(found) for found in counts.symbols.values()):
+        if UNKNOWN not in known and not all(known.issuperset(found) for found in counts.values()):
             rare = sum(number for word, number in total.items() if word not in known)
             ordered.insert(bisect.bisect(ordered, -rare, key=lambda word: -total[word]), UNKNOWN)
-    elif counts.learnt:
-        symbols, merges = counts.learnt
-        return Vocabulary("bpe", [*ordered, *(symbol for symbol in symbols if symbol not in total)], merges)
-    return Vocabulary(recipe.unit, ordered)
+    unused = (symbol for symbol in symbols if symbol not in total)
+    return Vocabulary(recipe.unit, [*ordered, *unused], merges)
 
 
 def _line(folder: Path, vocabulary: Vocabulary) -> str:

@@ -1,4 +1,4 @@
-"""Reading text of any size: plain files in pieces, archives unpacked into plain files.
+"""Reading text of any size: plain files in pieces, packed files and archives unpacked into plain files.
 
 A split of a corpus is a list of `Part`s: runs of bytes of plain files. Packed files are unpacked first, so
 that several processes can read from any position.
@@ -7,31 +7,25 @@ that several processes can read from any position.
 from __future__ import annotations
 
 import bz2
+import codecs
 import gzip
+import logging
 import lzma
-import os
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import IO
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
 
 from txl.terminal import ByteProgress
 
-OPEN: dict[str, Callable] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+log = logging.getLogger(__name__)
+
 PIECE = 2**22  # bytes read at once
 LONG = 2**20  # bytes of a line beyond which it may be broken
-CORRUPT: tuple[type[Exception], ...] = (
-    EOFError,
-    zlib.error,
-    lzma.LZMAError,
-    zipfile.BadZipFile,
-    tarfile.TarError,
-    gzip.BadGzipFile,
-)
 LINE_UNITS = ("word", "bpe")  # read line by line
 
 
@@ -42,62 +36,66 @@ class Part:
     Attributes:
         begin, end: the first byte, and the one after the last.
         source: the file as its owner knows it, for messages: the archive, not its unpacked content.
+        last: whether nothing follows, so that the last line ends even without a newline.
     """
 
     path: Path
     begin: int
     end: int
-    source: str
+    source: Path
+    last: bool = True
 
     @classmethod
-    def whole(cls, path: Path, unit: str, source: str | None = None) -> Part:
-        """Return a whole file, without its byte order mark unless the unit is "byte".
+    def whole(cls, path: Path, unit: str, source: Path | None = None) -> Part:
+        """Return a whole file, without its byte order mark unless the unit is "byte"; log what may surprise.
 
         Raises:
             ValueError: the file is empty.
         """
-        size = path.stat().st_size
+        source, size = source or path, path.stat().st_size
         with path.open("rb") as file:
-            mark = file.read(3) == b"\xef\xbb\xbf"
-        begin = 3 if mark and unit != "byte" else 0
+            head = file.read(2**16)
+        begin = 3 if unit != "byte" and head.startswith(codecs.BOM_UTF8) else 0
         if size <= begin:
-            raise ValueError(f"data.path: {source or path} is empty; a corpus needs text")
-        return cls(path, begin, size, str(source or path))
+            raise ValueError(f"data.path: {source} is empty; a corpus needs text")
+        if begin:
+            log.info("%s begins with a byte order mark, which is left out", source)
+        if b"\r\n" in head:
+            kept = "which words do not see" if unit == "word" else "which are kept"
+            log.info("%s has lines that end with CRLF, %s", source, kept)
+        return cls(path, begin, size, source)
 
     @property
     def size(self) -> int:
         return self.end - self.begin
 
+    def read(self) -> bytes:
+        """Return the bytes.
 
-def chunks(part: Part, unit: str, size: int = PIECE) -> Iterator[bytes]:
-    """Yield a part in chunks that break no character and, for words and bpe, no line unless it is long.
-
-    Raises:
-        ValueError: the file became shorter meanwhile.
-    """
-    with part.path.open("rb") as file:
-        for begin, end in borders(part, unit, size):
-            file.seek(begin)
-            chunk = file.read(end - begin)
-            if len(chunk) < end - begin:
-                raise ValueError(f"{part.source} became shorter while it was read; start again")
-            yield chunk
+        Raises:
+            ValueError: the file became shorter meanwhile.
+        """
+        with self.path.open("rb") as file:
+            file.seek(self.begin)
+            content = file.read(self.size)
+        if len(content) < self.size:
+            raise ValueError(f"{self.source} became shorter while it was read; start again")
+        return content
 
 
-def borders(part: Part, unit: str, size: int = PIECE) -> Iterator[tuple[int, int]]:
-    """Yield where the chunks of a part begin and end, without reading them."""
-    with part.path.open("rb") as file:
-        begin = part.begin
-        while begin < part.end:
-            end = min(begin + size, part.end)
-            if end < part.end:
-                end = _border(file, end, part.end, unit)
-            yield begin, end
-            begin = end
+def pieces(parts: list[Part], unit: str, size: int = PIECE) -> Iterator[Part]:
+    """Divide parts without breaking a character or, for words and bpe, a line unless it is long."""
+    for part in parts:
+        with part.path.open("rb") as file:
+            begin = part.begin
+            while begin < part.end:
+                end = _border(file, min(begin + size, part.end), part.end, unit)
+                yield replace(part, begin=begin, end=end, last=end == part.end)
+                begin = end
 
 
 def _border(file: IO[bytes], place: int, end: int, unit: str) -> int:
-    """Return the first position from `place` on, or `end`, where a chunk may end.
+    """Return the first position from `place` on, or `end`, where a piece may end.
 
     The end of a line is sought in the next `LONG` bytes; failing that, words end at a space, bpe at a
     character.
@@ -138,131 +136,142 @@ def split_by_bytes(parts: list[Part], unit: str) -> dict[str, list[Part]]:
     A cut moves on to the end of its character (unit "char") or of its line ("word" and "bpe"); a text of one
     line is cut between words.
     """
-    total = sum(part.size for part in parts)
-    left = {"train": total * 90 // 100, "valid": total * 95 // 100 - total * 90 // 100, "test": total}
-    splits: dict[str, list[Part]] = {split: [] for split in left}
-    names = iter(left)
-    split, room = next(names), left["train"]
+    total, place = sum(part.size for part in parts), 0
+    ends = {"train": total * 90 // 100, "valid": total * 95 // 100, "test": total}
+    splits: dict[str, list[Part]] = {split: [] for split in ends}
     for part in parts:
-        while part.size:
-            while room <= 0 and split != "test":
-                split = next(names)
-                room += left[split]
-            if part.size <= room:
-                splits[split].append(part)
-                room -= part.size
-                break
-            with part.path.open("rb") as file:
-                cut = _cut(file, part, part.begin + room, unit)
-            splits[split].append(replace(part, end=cut))
-            room -= cut - part.begin
-            part = replace(part, begin=cut)
+        for split, end in ends.items():
+            if part.size and place < end:
+                cut = part.end if place + part.size <= end else _cut(part, part.begin + end - place, unit)
+                splits[split].append(replace(part, end=cut))
+                place += cut - part.begin
+                part = replace(part, begin=cut)
     return splits
 
 
-def _cut(file: IO[bytes], part: Part, place: int, unit: str) -> int:
-    if unit not in LINE_UNITS:
-        return _border(file, place, part.end, unit)
-    first = _find_end(file, part.begin + 1, part.end, b"\n")
-    file.seek(first)
-    more_lines = first < part.end and any(chunk.strip() for chunk in iter(lambda: file.read(PIECE), b""))
-    return _find_end(file, place, part.end, b"\n" if more_lines else b" ")
+def _cut(part: Part, place: int, unit: str) -> int:
+    with part.path.open("rb") as file:
+        if unit not in LINE_UNITS:
+            return _border(file, place, part.end, unit)
+        first = _find_end(file, part.begin + 1, part.end, b"\n")
+        file.seek(first)
+        more_lines = first < part.end and any(chunk.strip() for chunk in _content(file))
+        return _find_end(file, place, part.end, b"\n" if more_lines else b" ")
+
+
+def _content(file: IO[bytes]) -> Iterator[bytes]:
+    return iter(lambda: file.read(PIECE), b"")
 
 
 def unpacked(path: Path, folder: Callable[[], Path]) -> Path:
-    """Return the file itself, or if it is a .gz, .bz2, .xz or .zst, its content as a new file.
+    """Return the file itself, or if it is a .gz, .bz2, .xz, .zst or .parquet, its text as a new file.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: it is corrupt.
+        ModuleNotFoundError: pyarrow is not installed.
+        ValueError: it is corrupt, or a .parquet without a column `text`.
     """
-    if not path.is_file():
-        raise FileNotFoundError(f"data.path: there is no file {path}")
-    if path.suffix not in (*OPEN, ".zst"):
+    if path.suffix not in (*OPEN, ".parquet"):
         return path
     target = folder() / f"{len(list(folder().iterdir()))}-{path.stem}"
     with corruption_named(path), ByteProgress(f"unpacking {path.name}") as progress:
-        if path.suffix == ".zst":
-            with path.open("rb") as packed, target.open("wb") as file:
-                _unpack_zstandard(packed, file, progress)
+        if path.suffix == ".parquet":
+            _write(_rows(path), target, progress)
         else:
-            with OPEN[path.suffix](path) as packed, target.open("wb") as file:
-                copy(packed, file, progress)
+            with OPEN[path.suffix](path) as file:
+                _write(_content(file), target, progress)
     return target
 
 
-@contextmanager
-def corruption_named(path: Path, *more: type[Exception]) -> Iterator[None]:
-    """Raise ValueError with the name of an archive for an error that its corrupt bytes cause.
+def _write(content: Iterable[bytes], target: Path, progress: ByteProgress) -> None:
+    with target.open("wb") as file:
+        for chunk in content:
+            file.write(chunk)
+            progress.advance(len(chunk))
 
-    Args:
-        more: kinds of such errors, besides those of the standard library.
-    """
-    kinds: tuple[type[Exception], ...] = (*CORRUPT, *more)
-    caught: tuple[type[Exception], ...] = (*kinds, OSError)
+
+def _open_zstandard(path: Path) -> Any:
+    return _pyarrow(path).input_stream(path, compression="zstd")
+
+
+def _rows(path: Path) -> Iterator[bytes]:
+    """Yield the column `text` of a Parquet file, one row a line."""
+    pyarrow = _pyarrow(path)
+    try:
+        source = pyarrow.parquet.ParquetFile(path)
+        if "text" not in source.schema_arrow.names:
+            raise ValueError(f"{path} has no column text, only {', '.join(source.schema_arrow.names)}")
+        for batch in source.iter_batches(4096, columns=["text"]):
+            rows = batch.column(0).to_pylist()
+            yield "".join(row if row.endswith("\n") else f"{row}\n" for row in rows).encode()
+    except pyarrow.ArrowInvalid as error:
+        raise EOFError(error) from error
+
+
+def _pyarrow(path: Path) -> Any:
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        raise ModuleNotFoundError(
+            f"a {path.suffix} file needs the package pyarrow; install it with: pip install 'txl[corpora]'"
+        ) from error
+    return pyarrow
+
+
+OPEN: dict[str, Callable[[Path], Any]] = {
+    ".gz": gzip.open,
+    ".bz2": bz2.open,
+    ".xz": lzma.open,
+    ".zst": _open_zstandard,
+}
+
+
+@contextmanager
+def corruption_named(path: Path) -> Iterator[None]:
+    """Raise ValueError with the name of a packed file for an error that its corrupt bytes cause."""
     try:
         yield
-    except caught as error:
-        # bz2 and lzma report corrupt bytes as an OSError without a number.
-        if not isinstance(error, kinds) and getattr(error, "errno", None) is not None:
+    except (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, tarfile.TarError) as error:
+        # gzip, bz2 and pyarrow report corrupt bytes as an OSError without a number.
+        if getattr(error, "errno", None) is not None:
             raise
         raise ValueError(f"{path} is corrupt or cut short: {error}; remove it and get it again") from error
 
 
-def copy(source: IO[bytes], target: IO[bytes], progress: ByteProgress) -> None:
-    while chunk := source.read(PIECE):
-        target.write(chunk)
-        progress.advance(len(chunk))
+def unpack_members(archive: Path, patterns: dict[str, str], folder: Path) -> dict[str, list[Path]]:
+    """Unpack some members of a .zip or .tar.gz into the folder.
 
-
-def _unpack_zstandard(source: IO[bytes], target: IO[bytes], progress: ByteProgress) -> None:
-    try:
-        import zstandard
-    except ImportError as error:
-        raise ModuleNotFoundError(
-            "a .zst file needs the package zstandard; install it with: pip install 'txl[corpora]'"
-        ) from error
-    frame, rest, inside = zstandard.ZstdDecompressor().decompressobj(), b"", False
-    try:
-        while chunk := rest or source.read(2**17):
-            inside = True
-            text = frame.decompress(chunk)
-            target.write(text)
-            progress.advance(len(text))
-            rest = b""
-            if frame.eof:
-                rest, inside = frame.unused_data, False
-                frame = zstandard.ZstdDecompressor().decompressobj()
-    except zstandard.ZstdError as error:
-        raise EOFError(error) from error
-    if inside:
-        raise EOFError("it ends in the middle of a frame")
-
-
-def members(archive: Path, wanted: Callable[[str], bool], folder: Path) -> dict[str, Path]:
-    """Unpack the wanted members of a .zip or a .tar.gz into the folder.
+    Args:
+        patterns: the last part of their paths, with * for any name: "valid.txt", "train/*.txt".
 
     Returns:
-        The unpacked files by the names of their members, in sorted order.
+        For each key of `patterns` the unpacked files, in the order of the names of their members.
 
     Raises:
-        ValueError: the archive is corrupt.
+        ValueError: the archive is corrupt, or lacks a file.
     """
-    found: dict[str, Path] = {}
+    found: dict[PurePosixPath, Path] = {}
     with corruption_named(archive), ByteProgress(f"unpacking {archive.name}") as progress:
-        if archive.suffix == ".zip":
-            with zipfile.ZipFile(archive) as packed_zip:
-                for name in filter(wanted, packed_zip.namelist()):
-                    found[name] = folder / f"{len(found)}-{os.path.basename(name)}"
-                    with packed_zip.open(name) as source, found[name].open("wb") as target:
-                        copy(source, target, progress)
-        else:
-            with tarfile.open(archive, "r|*") as packed:
-                for member in packed:
-                    if member.isfile() and wanted(member.name):
-                        content = packed.extractfile(member)
-                        assert content is not None  # it is a file
-                        found[member.name] = folder / f"{len(found)}-{os.path.basename(member.name)}"
-                        with found[member.name].open("wb") as target:
-                            copy(content, target, progress)
-    return dict(sorted(found.items()))
+        for name, file in _members(archive):
+            if any(name.match(pattern) for pattern in patterns.values()):
+                found[name] = folder / f"{len(found)}-{name.name}"
+                _write(_content(file), found[name], progress)
+    files = {}
+    for key, pattern in patterns.items():
+        files[key] = [found[name] for name in sorted(found) if name.match(pattern)]
+        if not files[key]:
+            raise ValueError(f"{archive} has no file {pattern}; is it the right archive?")
+    return files
+
+
+def _members(archive: Path) -> Iterator[tuple[PurePosixPath, IO[bytes]]]:
+    if archive.suffix == ".zip":
+        with zipfile.ZipFile(archive) as packed_zip:
+            for info in packed_zip.infolist():
+                if not info.is_dir():
+                    with packed_zip.open(info) as file:
+                        yield PurePosixPath(info.filename), file
+    else:
+        with tarfile.open(archive, "r|*") as packed:
+            for member in packed:
+                if member.isfile() and (content := packed.extractfile(member)):
+                    yield PurePosixPath(member.name), content

@@ -1,10 +1,10 @@
-"""Counting and encoding words in several processes, as the interpreter lock of Python allows one core."""
+"""Work in several processes, as the interpreter lock of Python allows one core."""
 
 import os
 import signal
 import sys
 import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -12,44 +12,12 @@ from contextlib import contextmanager
 from functools import partial
 from multiprocessing import parent_process
 from multiprocessing.context import SpawnContext, SpawnProcess
-from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple, TypeVar
-
-import numpy as np
-
-from txl.data.vocabulary import Vocabulary, words
+from typing import TypeVar
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 TASKS_AHEAD = 2  # per worker, so that memory stays bounded
-
-
-class Lines(NamedTuple):
-    """A task: some lines of a file.
-
-    Attributes:
-        last: whether nothing follows, so that the last line ends even without a newline.
-    """
-
-    path: Path
-    begin: int
-    end: int
-    last: bool
-
-    def read(self) -> bytes:
-        with self.path.open("rb") as file:
-            file.seek(self.begin)
-            return file.read(self.end - self.begin)
-
-
-def count(end_of_line: str, lines: Lines) -> Counter[str]:
-    """Return how often each word occurs, in order of first appearance."""
-    return Counter(words(lines.read().decode(), end_of_line, lines.last))
-
-
-def encode(vocabulary: Vocabulary, lines: Lines) -> np.ndarray:
-    return vocabulary.encode(lines.read(), lines.last)
 
 
 @contextmanager
