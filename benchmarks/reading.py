@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from txl.data import POLICIES, Streams
+from txl.data import STREAM_ORDERS, Streams
 
 REQUIRED = 20e6  # tokens a second
 TOKENS = 20_000_000  # of the array
@@ -44,7 +44,7 @@ def tokens_per_second(streams: Streams, seconds: float) -> float:
 
 
 def main() -> int:
-    """Print a line for each policy and shape; return 1 if one is too slow."""
+    """Print a line for each order and shape; return 1 if one is too slow."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement")
     seconds, slow = parser.parse_args().seconds, 0
@@ -55,10 +55,10 @@ def main() -> int:
         text[::2000] = 0  # a border
         np.save(path, text)
         for kind, options in KINDS.items():
-            policy = POLICIES[kind.split(",")[0]]
+            order = STREAM_ORDERS[kind.split(",")[0]]
             for rows, length in SHAPES:
                 tokens = np.load(path, mmap_mode="r")
-                speed = tokens_per_second(policy(tokens, rows, length, **options), seconds)
+                speed = tokens_per_second(order(tokens, rows, length, **options), seconds)
                 slow += speed < REQUIRED
                 print(f"{kind:26} B={rows:<4} L={length:<4} {speed / 1e6:8.1f} million tokens/s", flush=True)
     return int(slow > 0)

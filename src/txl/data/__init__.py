@@ -13,8 +13,8 @@ from txl.data.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from txl.data.streams.base import Batch, OrderedStreams, Streams, longest_segment
-    from txl.data.streams.policies import (
-        POLICIES,
+    from txl.data.streams.orders import (
+        STREAM_ORDERS,
         DocumentStreams,
         SentenceStreams,
         ShuffledStreams,
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "POLICIES",
+    "STREAM_ORDERS",
     "Batch",
     "Corpus",
     "DocumentStreams",
@@ -51,6 +51,6 @@ __all__ = [
 def __getattr__(name: str) -> object:
     """Import what makes tensors, and with it torch, where it is first used: preparing text needs neither."""
     if name in __all__:
-        modules = (importlib.import_module(f"txl.data.streams.{module}") for module in ("base", "policies"))
+        modules = (importlib.import_module(f"txl.data.streams.{module}") for module in ("base", "orders"))
         return next(getattr(module, name) for module in modules if hasattr(module, name))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

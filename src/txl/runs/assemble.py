@@ -13,7 +13,7 @@ from hydra.utils import to_absolute_path
 from omegaconf import DictConfig, OmegaConf
 from pytorch_lightning.strategies import DDPStrategy, FSDPStrategy, Strategy
 
-from txl.data import POLICIES, Corpus, Streams, border_places
+from txl.data import STREAM_ORDERS, Corpus, Streams, border_places
 from txl.launch import environment
 from txl.launch.processes import hold_lifeline
 from txl.model.cost import parameter_counts
@@ -137,7 +137,7 @@ def streams_of(
             "carries over from one sentence to the next, which is meaningless if they were shuffled; use "
             "memory_length=0, or streams=documents to reset it"
         )
-    return POLICIES[reading.streams](
+    return STREAM_ORDERS[reading.streams](
         corpus.tokens[split][:tokens],
         reading.batch_size,
         reading.segment_length,

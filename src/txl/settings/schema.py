@@ -45,7 +45,7 @@ class ReadingSettings(Section):
     Attributes:
         attention_length: the authors' `same_length` is `attention_length` = `memory_length`.
         loss: with "half", at least L/2 tokens of the segment precede each target.
-        streams: a key of `txl.data.POLICIES`.
+        streams: a key of `txl.data.STREAM_ORDERS`.
         border: a backslash and an n stand for a newline, for the command line.
     """
 
@@ -54,7 +54,7 @@ class ReadingSettings(Section):
     memory_length: Annotated[int, NOT_NEGATIVE]
     attention_length: Annotated[int | None, POSITIVE]
     loss: Annotated[str, one_of("full", "half")]
-    streams: Annotated[str, one_of(*data.POLICIES)]
+    streams: Annotated[str, one_of(*data.STREAM_ORDERS)]
     border: str
 
     def __post_init__(self) -> None:

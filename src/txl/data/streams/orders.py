@@ -180,6 +180,6 @@ class ShuffledStreams(Streams):
         )
 
 
-POLICIES = {
+STREAM_ORDERS = {
     streams.policy: streams for streams in (OrderedStreams, DocumentStreams, SentenceStreams, ShuffledStreams)
 }

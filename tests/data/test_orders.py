@@ -1,13 +1,13 @@
-"""Every policy: every target once, the same batches on any processes, a place saved and restored exactly."""
+"""Every order of reading: every target once, the same batches on any processes, a place saved and restored exactly."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from txl.data import POLICIES, DocumentStreams, OrderedStreams, SentenceStreams, ShuffledStreams
+from txl.data import STREAM_ORDERS, DocumentStreams, OrderedStreams, SentenceStreams, ShuffledStreams
 from txl.data.streams.base import variable_lengths
-from txl.data.streams.policies import beginnings, border_places
+from txl.data.streams.orders import beginnings, border_places
 
 KINDS = [
     ("ordered", {}),
@@ -51,7 +51,7 @@ def places_of(kind, text, *sizes):
     name, options = kind
     options = dict(options)
     segment = options.pop("parts", 1) * sizes[1]
-    streams = POLICIES[name](text, sizes[0], segment, *sizes[2:], step=sizes[1], seed=3, **options)
+    streams = STREAM_ORDERS[name](text, sizes[0], segment, *sizes[2:], step=sizes[1], seed=3, **options)
     streams.tokens = np.arange(len(text))
     return streams
 
