@@ -1,4 +1,4 @@
-"""Every order of reading: every target once, the same batches on any processes, a place saved and restored exactly."""
+"""Every order: every target once, the same batches on any processes, a place saved and restored exactly."""
 
 import numpy as np
 import pytest

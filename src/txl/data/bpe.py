@@ -11,17 +11,15 @@ from typing import Any
 
 import numpy as np
 
+Learnt = tuple[list[str], list[tuple[str, str]]]  # symbols and merges, in the order in which they were learnt
 LONGEST_LINE = 2**16  # characters; a longer line is encoded in parts
 
 
-def learn(texts: Iterable[bytes], size: int) -> tuple[list[str], list[tuple[str, str]]]:
+def learn(texts: Iterable[bytes], size: int) -> Learnt:
     """Learn an encoding of `size` symbols, the 256 bytes among them.
 
     Args:
         texts: the training text, UTF-8 in pieces of whole lines.
-
-    Returns:
-        The symbols and the merges, in the order in which they were learnt.
 
     Raises:
         ValueError: a size below 256.

@@ -9,7 +9,7 @@ split and reads every text.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -22,6 +22,10 @@ END_OF_LINE, UNKNOWN = "<eos>", "<unk>"
 SENTENCE, SENTENCE_UNKNOWN = "<S>", "<UNK>"  # their counterparts in One Billion Word's vocabulary
 HIGHEST = 0x10FFFF  # the highest code point
 VISIBLE = {" ": "␣", "\n": "↵", "\t": "⇥"}
+LINES: dict[str, tuple[Callable[[Any], str], Callable[[str], Any]]] = {  # a symbol to a line, and back
+    "byte": (bytes.hex, bytes.fromhex),
+    "char": (lambda symbol: f"U+{ord(symbol):04X}", lambda line: chr(int(line.removeprefix("U+"), 16))),
+}
 
 
 class Vocabulary:
@@ -122,11 +126,9 @@ class Vocabulary:
         return [self._label(self.symbols[index]) for index in ids]
 
     def _label(self, symbol: Any) -> str:
-        escape = "\\x{:02x}" if self.unit == "byte" else "U+{:04X}"
+        escape = "U+{:04X}"
         if self.unit == "byte":
-            if not symbol.isascii():
-                return escape.format(symbol[0])
-            symbol = symbol.decode()
+            symbol, escape = symbol.decode("ascii", "backslashreplace"), "\\x{:02x}"
         elif self.unit == "bpe":
             symbol = bpe.decode([symbol]).decode(errors="replace")
         return "".join(VISIBLE.get(c) or (c if c.isprintable() else escape.format(ord(c))) for c in symbol)
@@ -136,28 +138,19 @@ class Vocabulary:
 
         For "bpe" a blank line and the merges follow, one a line.
         """
-        if self.unit == "byte":
-            return [symbol.hex() for symbol in self.symbols]
-        if self.unit == "char":
-            return [f"U+{ord(symbol):04X}" for symbol in self.symbols]
-        if self.unit == "bpe":
-            return [*self.symbols, "", *(f"{left} {right}" for left, right in self.merges)]
-        return list(self.symbols)
+        to_line, _ = LINES.get(self.unit, (str, str))
+        merges = ["", *(f"{left} {right}" for left, right in self.merges)] if self.unit == "bpe" else []
+        return [*map(to_line, self.symbols), *merges]
 
     @classmethod
     def from_lines(cls, unit: str, lines: Iterable[str]) -> Vocabulary:
         """Return the vocabulary whose `lines()` are given."""
-        check_unit(unit)
-        lines = list(lines)
-        if unit == "byte":
-            return cls(unit, [bytes.fromhex(line) for line in lines])
-        if unit == "char":
-            return cls(unit, [chr(int(line.removeprefix("U+"), 16)) for line in lines])
+        _, from_line = LINES.get(unit, (str, str))
+        lines, merges = list(lines), []
         if unit == "bpe":
             blank = lines.index("")
-            merges = (line.split(" ") for line in lines[blank + 1 :])
-            return cls(unit, lines[:blank], [(left, right) for left, right in merges])
-        return cls(unit, lines)
+            lines, merges = lines[:blank], [line.split(" ") for line in lines[blank + 1 :]]
+        return cls(unit, [*map(from_line, lines)], [(left, right) for left, right in merges])
 
 
 def check_unit(unit: str) -> None:

@@ -87,19 +87,16 @@ def count_characters(splits: Splits, unit: str, drop: bytes) -> Counts:
         return _tally(splits, ((split, code_points(unit, text)) for split, text in texts), kinds, symbol)
 
 
-def learn(training: list[Part], size: int) -> tuple[list[str], list[tuple[str, str]]]:
-    """Learn an encoding, see `bpe.learn`."""
-    splits = {"train": training}
-    with _progress("learning bpe", splits) as progress:
-        return bpe.learn((text for _, text in _texts(splits, "bpe", b"", progress)), size)
-
-
-def count_learnt(splits: Splits, symbols: list[str], merges: list[tuple[str, str]]) -> Counts:
-    encoder = bpe.tokenizer(symbols, merges)
+def count_learnt(splits: Splits, size: int) -> tuple[Counts, bpe.Learnt]:
+    """Learn an encoding from the training split and count its symbols in all splits."""
+    training = {"train": splits["train"]}
+    with _progress("learning bpe", training) as progress:
+        learnt = bpe.learn((text for _, text in _texts(training, "bpe", b"", progress)), size)
+    symbols, encoder = learnt[0], bpe.tokenizer(*learnt)
     with _progress("counting symbols", splits) as progress:
         texts = _texts(splits, "bpe", b"", progress)
         ids = ((split, bpe.encode(encoder, text)) for split, text in texts)
-        return _tally(splits, ids, len(symbols), symbols.__getitem__)
+        return _tally(splits, ids, len(symbols), symbols.__getitem__), learnt
 
 
 def _tally(

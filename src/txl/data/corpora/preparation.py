@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from txl.data import bpe
 from txl.data.corpora import passes
 from txl.data.corpora.cache import PreparationFolder, Stamp, writing
 from txl.data.corpora.reading import Part, split_by_bytes
@@ -228,12 +229,11 @@ def _write(folder: Path, splits: passes.Splits, recipe: Recipe, facts: dict[str,
 
 def _count(splits: passes.Splits, recipe: Recipe, drop: bytes) -> tuple[Vocabulary, dict[str, Any]]:
     """Return the vocabulary and the report's counts; the large counts of all symbols end here."""
-    learnt: tuple[list[str], list[tuple[str, str]]] = ([], [])  # symbols and merges of bpe
+    learnt: bpe.Learnt = ([], [])
     if recipe.unit == "word":
         counts = passes.count_words(splits, SENTENCE if recipe.words else END_OF_LINE)
     elif recipe.unit == "bpe":
-        learnt = passes.learn(splits["train"], recipe.bpe_vocabulary)
-        counts = passes.count_learnt(splits, *learnt)
+        counts, learnt = passes.count_learnt(splits, recipe.bpe_vocabulary)
     else:
         counts = passes.count_characters(splits, recipe.unit, drop)
     tokens = {split: sum(counts[split].values()) + bool(recipe.words) for split in SPLITS}
@@ -243,7 +243,7 @@ def _count(splits: passes.Splits, recipe: Recipe, drop: bytes) -> tuple[Vocabula
             "test, and none of the three may be empty; take a longer text or name three files, separated by "
             "':'"
         )
-    vocabulary = _published(recipe.words) if recipe.words else _vocabulary(counts, recipe, *learnt)
+    vocabulary = _published(recipe.words) if recipe.words else _vocabulary(counts, recipe, learnt)
     known = {*vocabulary.symbols} - {vocabulary.unknown}
     unknown = {
         split: sum(number for symbol, number in found.items() if symbol not in known) / tokens[split]
@@ -267,9 +267,7 @@ def _published(file: Path) -> Vocabulary:
     return vocabulary
 
 
-def _vocabulary(
-    counts: passes.Counts, recipe: Recipe, symbols: list[str], merges: list[tuple[str, str]]
-) -> Vocabulary:
+def _vocabulary(counts: passes.Counts, recipe: Recipe, learnt: bpe.Learnt) -> Vocabulary:
     """Return the vocabulary in the order of the counts, of bpe with the learnt symbols that do not occur."""
     total = dict(counts["train"])
     if recipe.count_all or recipe.unit in ("byte", "char"):
@@ -284,8 +282,8 @@ def _vocabulary(
         if UNKNOWN not in known and not all(known.issuperset(found) for found in counts.values()):
             rare = sum(number for word, number in total.items() if word not in known)
             ordered.insert(bisect.bisect(ordered, -rare, key=lambda word: -total[word]), UNKNOWN)
-    unused = (symbol for symbol in symbols if symbol not in total)
-    return Vocabulary(recipe.unit, [*ordered, *unused], merges)
+    unused = (symbol for symbol in learnt[0] if symbol not in total)
+    return Vocabulary(recipe.unit, [*ordered, *unused], learnt[1])
 
 
 def _line(folder: Path, vocabulary: Vocabulary) -> str:

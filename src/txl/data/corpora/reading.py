@@ -17,6 +17,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
@@ -170,16 +171,25 @@ def unpacked(path: Path, folder: Callable[[], Path]) -> Path:
         ModuleNotFoundError: pyarrow is not installed.
         ValueError: it is corrupt, or a .parquet without a column `text`.
     """
-    if path.suffix not in (*OPEN, ".parquet"):
+    if path.suffix not in UNPACKED:
         return path
     target = folder() / f"{len(list(folder().iterdir()))}-{path.stem}"
-    with corruption_named(path), ByteProgress(f"unpacking {path.name}") as progress:
-        if path.suffix == ".parquet":
-            _write(_rows(path), target, progress)
-        else:
-            with OPEN[path.suffix](path) as file:
-                _write(_content(file), target, progress)
+    with _unpacking(path) as progress:
+        _write(UNPACKED[path.suffix](path), target, progress)
     return target
+
+
+@contextmanager
+def _unpacking(packed: Path) -> Iterator[ByteProgress]:
+    """Show the progress, and raise ValueError with the name of the file for an error of its corrupt bytes."""
+    try:
+        with ByteProgress(f"unpacking {packed.name}") as progress:
+            yield progress
+    except (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, tarfile.TarError) as error:
+        # gzip, bz2 and pyarrow report corrupt bytes as an OSError without a number.
+        if getattr(error, "errno", None) is not None:
+            raise
+        raise ValueError(f"{packed} is corrupt or cut short: {error}; remove it and get it again") from error
 
 
 def _write(content: Iterable[bytes], target: Path, progress: ByteProgress) -> None:
@@ -189,8 +199,13 @@ def _write(content: Iterable[bytes], target: Path, progress: ByteProgress) -> No
             progress.advance(len(chunk))
 
 
-def _open_zstandard(path: Path) -> Any:
-    return _pyarrow(path).input_stream(path, compression="zstd")
+def _opened(opener: Callable[[Path], Any], path: Path) -> Iterator[bytes]:
+    with opener(path) as file:
+        yield from _content(file)
+
+
+def _zstandard(path: Path) -> Iterator[bytes]:
+    return _opened(partial(_pyarrow(path).input_stream, compression="zstd"), path)
 
 
 def _rows(path: Path) -> Iterator[bytes]:
@@ -217,24 +232,13 @@ def _pyarrow(path: Path) -> Any:
     return pyarrow
 
 
-OPEN: dict[str, Callable[[Path], Any]] = {
-    ".gz": gzip.open,
-    ".bz2": bz2.open,
-    ".xz": lzma.open,
-    ".zst": _open_zstandard,
+UNPACKED: dict[str, Callable[[Path], Iterator[bytes]]] = {  # the text of a packed file in pieces
+    ".gz": partial(_opened, gzip.open),
+    ".bz2": partial(_opened, bz2.open),
+    ".xz": partial(_opened, lzma.open),
+    ".zst": _zstandard,
+    ".parquet": _rows,
 }
-
-
-@contextmanager
-def corruption_named(path: Path) -> Iterator[None]:
-    """Raise ValueError with the name of a packed file for an error that its corrupt bytes cause."""
-    try:
-        yield
-    except (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, tarfile.TarError) as error:
-        # gzip, bz2 and pyarrow report corrupt bytes as an OSError without a number.
-        if getattr(error, "errno", None) is not None:
-            raise
-        raise ValueError(f"{path} is corrupt or cut short: {error}; remove it and get it again") from error
 
 
 def unpack_members(archive: Path, patterns: dict[str, str], folder: Path) -> dict[str, list[Path]]:
@@ -250,7 +254,7 @@ def unpack_members(archive: Path, patterns: dict[str, str], folder: Path) -> dic
         ValueError: the archive is corrupt, or lacks a file.
     """
     found: dict[PurePosixPath, Path] = {}
-    with corruption_named(archive), ByteProgress(f"unpacking {archive.name}") as progress:
+    with _unpacking(archive) as progress:
         for name, file in _members(archive):
             if any(name.match(pattern) for pattern in patterns.values()):
                 found[name] = folder / f"{len(found)}-{name.name}"

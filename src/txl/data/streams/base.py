@@ -58,6 +58,7 @@ class Streams(ABC):
     """
 
     policy: str
+    border: list[int] | None = None  # the ids that separate texts, where the order depends on them
 
     def __init__(
         self,
@@ -127,13 +128,9 @@ class Streams(ABC):
 
     def identity(self) -> dict[str, int | str]:
         """Return what a saved position depends on: it is valid only where these are equal."""
-        return {
-            "policy": self.policy,
-            "tokens": len(self.tokens),
-            "batch_size": self.batch_size,
-            "segment_length": self.segment_length,
-            "step": self.step,
-        }
+        border = {} if self.border is None else {"border": " ".join(map(str, self.border))}
+        sizes = {key: getattr(self, key) for key in ("batch_size", "segment_length", "step")}
+        return {"policy": self.policy, "tokens": len(self.tokens), **sizes, **border}
 
     def state_dict(self) -> dict[str, int | str]:
         """Return the position: "epoch", "batch" (the number of the next one) and the identity.

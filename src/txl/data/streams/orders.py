@@ -100,9 +100,6 @@ class DocumentStreams(Streams):
         offset, place, scored = self.locate(segment, segment < self.end)
         return self.gather(place, scored, (offset == 0) | (number == 0))
 
-    def identity(self) -> dict[str, int | str]:
-        return super().identity() | {"border": " ".join(map(str, self.border))}
-
     def describe(self) -> str:
         used = (len(self.tokens) - 1) / (len(self) * self.batch_size * self.segment_length)
         return (
@@ -134,48 +131,38 @@ class SentenceStreams(OrderedStreams):
         starts = np.append(self.starts, len(self.tokens) - 1)
         return starts[np.searchsorted(starts, super().edges())]
 
-    def identity(self) -> dict[str, int | str]:
-        return super().identity() | {"border": " ".join(map(str, self.border))}
-
     def describe(self) -> str:
         return super().describe().replace(" in order: ", " in order, each from the beginning of a sentence: ")
 
 
-class ShuffledStreams(Streams):
-    """Independent segments, each epoch in another random order, for training without recurrence.
+class ShuffledStreams(DocumentStreams):
+    """Independent segments of the whole text, each epoch in another random order, without recurrence.
 
-    Row b of batch i reads segment i·B + b of the order; every row is `fresh`. Every token after the first is
-    a target once in each epoch.
+    Row b of batch i reads segment i·B + b of the order, rows of the last batch may be empty; every row is
+    `fresh`. Every token after the first is a target once in each epoch.
     """
 
     policy = "shuffled"
 
     def __init__(self, tokens: np.ndarray, *sizes: int, **options: Any) -> None:
-        super().__init__(tokens, *sizes, **options)
-        self.segments = 1 + max(0, -(-(len(tokens) - 1 - self.segment_length) // self.step))
-
-    def __len__(self) -> int:
-        """Return the number of batches; empty rows pad the last one."""
-        return -(-self.segments // self.batch_size)
+        super().__init__(tokens, *sizes, border=None, **options)
+        self.border = None
 
     def batch(self, epoch: int, number: int) -> Batch:
         turn = number * self.batch_size + self.rows
         segment = self.plan(epoch).take(turn, mode="clip")
-        place = (segment * self.step)[:, None] + np.arange(self.segment_length + 1)
-        end = np.where(turn < self.segments, len(self.tokens) - 1, 0)
-        scored = place[:, :-1] < end[:, None]
-        scored[segment > 0, : self.segment_length - self.step] = False  # scored in another segment
+        _, place, scored = self.locate(segment, turn < self.first[-1])
         return self.gather(place, scored, np.ones(len(self.rows), bool))
 
     def draw(self, random: np.random.Generator) -> np.ndarray:
-        return random.permutation(self.segments)
+        return random.permutation(self.first[-1])
 
     def identity(self) -> dict[str, int | str]:
         return super().identity() | {"seed": self.seed}
 
     def describe(self) -> str:
         return (
-            f"{super().describe()} shuffled: {self.segments:,} segments of {self.segment_length} in "
+            f"{Streams.describe(self)} shuffled: {self.first[-1]:,} segments of {self.segment_length} in "
             f"{len(self):,} batches, in another order in each epoch, nothing remembered"
         )
 
