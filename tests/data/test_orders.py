@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from txl.data import STREAM_ORDERS, DocumentStreams, OrderedStreams, SentenceStreams, ShuffledStreams
+from txl.data import STREAM_ORDERS, DocumentStreams, OrderedStreams
 from txl.data.streams.base import variable_lengths
-from txl.data.streams.orders import beginnings, border_places
+from txl.data.streams.orders import SentenceStreams, ShuffledStreams, beginnings, border_places
 
 KINDS = [
     ("ordered", {}),

@@ -13,14 +13,7 @@ from txl.data.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from txl.data.streams.base import Batch, OrderedStreams, Streams, longest_segment
-    from txl.data.streams.orders import (
-        STREAM_ORDERS,
-        DocumentStreams,
-        SentenceStreams,
-        ShuffledStreams,
-        border_places,
-        border_text,
-    )
+    from txl.data.streams.orders import STREAM_ORDERS, DocumentStreams, border_places, border_text
 
 __all__ = [
     "STREAM_ORDERS",
@@ -28,8 +21,6 @@ __all__ = [
     "Corpus",
     "DocumentStreams",
     "OrderedStreams",
-    "SentenceStreams",
-    "ShuffledStreams",
     "Streams",
     "Vocabulary",
     "border_places",

@@ -26,8 +26,6 @@ from txl.data.corpora.files import Folder, find, read_files
 from txl.data.corpora.preparation import SPLITS, Corpus, Expected, Recipe, prepare
 from txl.data.corpora.reading import Part, unpack_members
 
-__all__ = ["Corpus", "enwiki_sample", "large_text", "lm1b", "ptb", "sotu", "text", "wikitext"]
-
 LM1B = "1-billion-word-language-modeling-benchmark-r13output.tar.gz"
 
 
@@ -72,11 +70,9 @@ def sotu(
     def read(folder: Folder) -> dict[str, list[Part]]:
         texts = [path.read_bytes() for path in speeches]
         _verify(b"".join(texts), sha256, "sotu", "sotu 0.1.2")
-        chosen = {"valid": 9, "test": 19}
-        splits = {"train": b"".join(text for i, text in enumerate(texts) if i % 20 not in chosen.values())}
-        splits |= {split: b"".join(texts[index::20]) for split, index in chosen.items()}
-        for split, content in splits.items():
-            (folder() / split).write_bytes(content)
+        training = [text for i, text in enumerate(texts) if i % 20 not in (9, 19)]
+        for split, chosen in {"train": training, "valid": texts[9::20], "test": texts[19::20]}.items():
+            (folder() / split).write_bytes(b"".join(chosen))
         return {split: [Part.whole(folder() / split, unit)] for split in SPLITS}
 
     recipe = Recipe(unit, min_count=min_count, bpe_vocabulary=bpe_vocabulary)

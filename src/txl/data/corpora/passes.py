@@ -100,10 +100,7 @@ def count_learnt(splits: Splits, size: int) -> tuple[Counts, bpe.Learnt]:
 
 
 def _tally(
-    splits: Splits,
-    codes: Iterable[tuple[str, np.ndarray]],
-    kinds: int,
-    symbol: Callable[[int], str | bytes],
+    splits: Splits, codes: Iterable[tuple[str, np.ndarray]], kinds: int, symbol: Callable[[int], str | bytes]
 ) -> Counts:
     """Count each code below `kinds`, in order of first appearance."""
     counts = {split: np.zeros(kinds, dtype=np.int64) for split in splits}

@@ -118,15 +118,12 @@ def _border(file: IO[bytes], place: int, end: int, unit: str) -> int:
 
 def _find_end(file: IO[bytes], place: int, end: int, mark: bytes) -> int:
     """Return the position after the first `mark` at or after `place - 1`, or `end`."""
-    begin = max(place - 1, 0)
+    begin = place - 1
     file.seek(begin)
-    while begin < end:
-        chunk = file.read(min(PIECE, end - begin))
+    for chunk in _content(file):
         found = chunk.find(mark)
-        if found >= 0:
-            return begin + found + 1
-        if not chunk:
-            break
+        if found >= 0 or begin >= end:
+            return min(begin + found + 1, end)
         begin += len(chunk)
     return end
 
