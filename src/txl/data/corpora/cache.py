@@ -27,7 +27,7 @@ SETTLED_SECONDS = 2.0  # a file that changed this recently could change again un
 
 @contextlib.contextmanager
 def writing(cache: Path, size: int = 0) -> Iterator[None]:
-    """Raise an OSError that names the cache, and says what to do, for one while writing to it."""
+    """Turn an OSError of writing to the cache into one that names the cache and says what to do."""
     try:
         yield
     except OSError as error:

@@ -137,7 +137,7 @@ def wikitext(
 ) -> Corpus:
     """Return WikiText-2 or WikiText-103 from the Parquet files of its authors' page on the Hugging Face hub.
 
-    `version` is the folder on the hub in the one of `addresses`, with `training_files` files for the training
+    `version` is the folder on the hub below each of `addresses`, with `training_files` files for the training
     split; `path` is a folder with these files or with three text files. No checksums were published: the
     numbers of tokens and words tell whether the files are right.
     """
@@ -262,7 +262,7 @@ def _from_archive(
     expected: Expected,
     cache: str,
 ) -> Corpus:
-    """Return a corpus of the members of an archive that match patterns, fetched as `file` without a path."""
+    """Return a corpus of the members of an archive that match patterns, fetched as `file` if `path` is None."""
     sha256 = expected.archive
     archive = Path(path).expanduser() if path else fetch(name, addresses, sha256, cache, file)
 

@@ -48,7 +48,7 @@ class Part:
 
     @classmethod
     def whole(cls, path: Path, unit: str, source: Path | None = None) -> Part:
-        """Return a whole file, without its byte order mark unless the unit is "byte"; log what may surprise.
+        """Return a whole file, without its byte order mark unless the unit is "byte"; log that mark and CRLF.
 
         Raises:
             ValueError: the file is empty.
@@ -178,7 +178,7 @@ def unpacked(path: Path, folder: Callable[[], Path]) -> Path:
 
 @contextmanager
 def _unpacking(packed: Path) -> Iterator[ByteProgress]:
-    """Show the progress, and raise ValueError with the name of the file for an error of its corrupt bytes."""
+    """Show the progress; turn the error that corrupt bytes raise into a ValueError that names the file."""
     try:
         with ByteProgress(f"unpacking {packed.name}") as progress:
             yield progress

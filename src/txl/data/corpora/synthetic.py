@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 def lagged_copy(vocabulary: int, lag: int, probability: float, length: int, seed: int) -> Corpus:
     """Return random tokens: each repeats the one `lag` back with a probability, else is uniform.
 
-    A model that attends to the token `lag` back can reach `lagged_copy_entropy`. Any other can reach only
+    A model whose context holds the token `lag` back can reach `lagged_copy_entropy`. Any other can reach only
     ln(vocabulary), because the tokens in between are independent of the next one.
 
     Args:

@@ -146,7 +146,7 @@ class ShuffledStreams(DocumentStreams):
 
     def __init__(self, tokens: np.ndarray, *sizes: int, **options: Any) -> None:
         super().__init__(tokens, *sizes, border=None, **options)
-        self.border = None
+        self.border = None  # no part of `identity`
 
     def batch(self, epoch: int, number: int) -> Batch:
         turn = number * self.batch_size + self.rows
