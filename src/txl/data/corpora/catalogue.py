@@ -262,7 +262,7 @@ def _from_archive(
     expected: Expected,
     cache: str,
 ) -> Corpus:
-    """Return a corpus of the members of an archive that match patterns, fetched as `file` if `path` is None."""
+    """Return a corpus of the members of an archive that match patterns; fetch it as `file` if need be."""
     sha256 = expected.archive
     archive = Path(path).expanduser() if path else fetch(name, addresses, sha256, cache, file)
 
