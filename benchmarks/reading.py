@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from txl.data import STREAM_ORDERS, Streams
+from txl.data.streams import STREAM_ORDERS, Streams
 
 REQUIRED = 20e6  # tokens a second
 TOKENS = 20_000_000  # of the array

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from txl.data import STREAM_ORDERS, DocumentStreams, OrderedStreams
+from txl.data.streams import STREAM_ORDERS, DocumentStreams, OrderedStreams
 from txl.data.streams.base import variable_lengths
 from txl.data.streams.orders import SentenceStreams, ShuffledStreams, beginnings, border_places
 

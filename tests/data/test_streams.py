@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from txl.data import OrderedStreams
+from txl.data.streams import OrderedStreams
 
 sizes = {
     "length": st.integers(2, 400),

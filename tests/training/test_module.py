@@ -10,7 +10,7 @@ import torch
 from pytorch_lightning.plugins import MixedPrecision
 
 from conftest import SMALL, small_model
-from txl.data import DocumentStreams, OrderedStreams
+from txl.data.streams import DocumentStreams, OrderedStreams
 from txl.settings.schema import EvaluationSettings, TrainingSettings
 from txl.training.hardware import used_memory
 from txl.training.module import LanguageModel

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from conftest import TINY, metrics_of
-from txl.data import OrderedStreams
+from txl.data.streams import OrderedStreams
 
 LINE = {
     "step",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from txl.data import Batch, DocumentStreams
+from txl.data.streams import Batch, DocumentStreams
 from txl.evaluation.inference import CachedInference
 from txl.model import TransformerXL
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from txl.data import border_text
+from txl.data.streams import border_text
 from txl.interop import files
 from txl.interop.authors_options import load_authors_model
 from txl.interop.description import build

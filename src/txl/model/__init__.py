@@ -20,17 +20,3 @@ from txl.model.positions.shaw import ShawPosition
 from txl.model.positions.sinusoidal import SinusoidalPosition
 from txl.model.positions.t5 import T5Position
 from txl.model.transformer import TransformerXL
-
-__all__ = [
-    "AlibiPosition",
-    "LearnedPosition",
-    "Memory",
-    "PositionEncoding",
-    "RelativePosition",
-    "RotaryPosition",
-    "ShawPosition",
-    "SinusoidalPosition",
-    "T5Position",
-    "TiedEmbedding",
-    "TransformerXL",
-]

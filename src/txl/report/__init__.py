@@ -3,5 +3,3 @@
 from txl.report.figures.learning_curve import draw_learning_curve
 from txl.report.render.summary import summary
 from txl.report.render.tables import summary_of, write_tables
-
-__all__ = ["draw_learning_curve", "summary", "summary_of", "write_tables"]

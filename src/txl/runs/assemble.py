@@ -13,7 +13,8 @@ from hydra.utils import to_absolute_path
 from omegaconf import DictConfig, OmegaConf
 from pytorch_lightning.strategies import DDPStrategy, FSDPStrategy, Strategy
 
-from txl.data import STREAM_ORDERS, Corpus, Streams, border_places
+from txl.data import Corpus
+from txl.data.streams import STREAM_ORDERS, Streams, border_places
 from txl.launch import environment
 from txl.launch.processes import hold_lifeline
 from txl.model.cost import parameter_counts

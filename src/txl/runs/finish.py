@@ -11,7 +11,8 @@ import torch
 from pytorch_lightning.strategies import FSDPStrategy
 from rich.text import Text
 
-from txl.data import Corpus, Streams
+from txl.data import Corpus
+from txl.data.streams import Streams
 from txl.evaluation.compressors import compressed_bits
 from txl.evaluation.generation import generate
 from txl.records.results import score_entry

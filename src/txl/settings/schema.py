@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, get_type_hints
 
 from omegaconf import DictConfig
 
-from txl import data  # which imports torch only when a stream is asked for
+from txl.data.streams import STREAM_ORDERS, border_text, longest_segment
 from txl.settings.components import SUPPLIED, check_given, component
 from txl.settings.errors import ConfigError, typed
 
@@ -45,7 +45,7 @@ class ReadingSettings(Section):
     Attributes:
         attention_length: the authors' `same_length` is `attention_length` = `memory_length`.
         loss: with "half", at least L/2 tokens of the segment precede each target.
-        streams: a key of `txl.data.STREAM_ORDERS`.
+        streams: a key of `txl.data.streams.STREAM_ORDERS`.
         border: a backslash and an n stand for a newline, for the command line.
     """
 
@@ -54,13 +54,13 @@ class ReadingSettings(Section):
     memory_length: Annotated[int, NOT_NEGATIVE]
     attention_length: Annotated[int | None, POSITIVE]
     loss: Annotated[str, one_of("full", "half")]
-    streams: Annotated[str, one_of(*data.STREAM_ORDERS)]
+    streams: Annotated[str, one_of(*STREAM_ORDERS)]
     border: str
 
     def __post_init__(self) -> None:
         super().__post_init__()
         section = self.section
-        self.border = data.border_text(self.border)
+        self.border = border_text(self.border)
         if self.loss == "half" and self.segment_length % 2:
             raise ConfigError(f"{section}: half loss needs an even segment_length, not {self.segment_length}")
         if self.streams == "shuffled" and self.memory_length:
@@ -114,7 +114,7 @@ class TrainingSettings(ReadingSettings):
 
     @property
     def longest_segment(self) -> int:
-        return data.longest_segment(self.segment_length) if self.variable_length else self.segment_length
+        return longest_segment(self.segment_length) if self.variable_length else self.segment_length
 
 
 @dataclass

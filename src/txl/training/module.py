@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.optim.lr_scheduler import LambdaLR
 
-from txl.data import Batch
+from txl.data.streams import Batch
 from txl.evaluation.scores import ScoreSum
 from txl.model import Memory, TransformerXL
 from txl.settings.schema import EvaluationSettings, ReadingSettings, TrainingSettings
