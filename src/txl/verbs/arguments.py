@@ -1,9 +1,7 @@
 """The command line of `txl`: the words and options of every verb. No torch here: `--help` stays fast."""
 
 import argparse
-import inspect
 from collections.abc import Callable
-from dataclasses import is_dataclass
 from pathlib import Path
 
 from txl.verbs import settings
@@ -65,10 +63,8 @@ def parse(words: list[str] | None, description: str | None) -> argparse.Namespac
         "experiment=enwik8_24l, for random parameters of that shape; and settings, see below",
     )
     for name, kind in (MODEL_VERBS | OTHER_SETTINGS).items():
-        docs = [inspect.cleandoc(each.__doc__ or "") for each in kind.__mro__ if is_dataclass(each)]
-        attributes = [text.partition("Attributes:\n")[2].replace("`", "") for text in docs]
         verbs[name].formatter_class = argparse.RawDescriptionHelpFormatter
-        verbs[name].epilog = "\n".join(attributes)
+        verbs[name].epilog = settings.help_of(kind)
     verbs["parity"].add_argument(
         "files", nargs="+", type=Path, metavar="FILE", help="a .npz of reference values"
     )

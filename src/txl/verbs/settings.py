@@ -4,72 +4,65 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from textwrap import fill
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 MIN_TEMPERATURE = 1e-6  # below, dividing logits by it can overflow
 Settings = TypeVar("Settings")
 
 
+def setting(text: str, default: Any = None) -> Any:
+    """Return a dataclass field with its text for `--help`."""
+    return field(default_factory=lambda: copy(default), metadata={"help": text})
+
+
+def help_of(kind: type) -> str:
+    """Return the text of each setting, those of the verb itself first."""
+    known = {each.name: f"{each.name}: {each.metadata['help']}" for each in fields(kind)}
+    keys = [key for each in kind.__mro__ for key in vars(each).get("__annotations__", ())]
+    return "\n".join(fill(known[key], 110, initial_indent=4 * " ", subsequent_indent=8 * " ") for key in keys)
+
+
 @dataclass(kw_only=True)
 class ModelSettings:
-    """Settings of every verb that reads a model.
+    """Settings of every verb that reads a model."""
 
-    Attributes:
-        device: auto, cpu, cuda, cuda:1, …
-        trust: true to run code of your own that a run or a checkpoint names
-    """
-
-    device: str = "auto"
-    trust: bool = False
+    device: str = setting("auto, cpu, cuda, cuda:1, …", "auto")
+    trust: bool = setting("true to run code of your own that a run or a checkpoint names", False)
 
 
 @dataclass(kw_only=True)
 class PrecisionSettings(ModelSettings):
-    """Settings of the verbs that compute in a precision of your choice.
+    """Settings of the verbs that compute in a precision of your choice."""
 
-    Attributes:
-        precision: auto, 32-true, 64-true, bf16-mixed or 16-mixed
-    """
-
-    precision: str = "auto"
+    precision: str = setting("auto, 32-true, 64-true, bf16-mixed or 16-mixed", "auto")
 
 
 @dataclass
 class EvaluateSettings(PrecisionSettings):
-    """Settings of `txl evaluate`; null takes the value of the run's own evaluation.
+    """Settings of `txl evaluate`; null takes the value of the run's own evaluation."""
 
-    Attributes:
-        split: valid, test or train of the run's corpus (test)
-        text: a text file of your own instead
-        attention_length: keys a query may attend to, itself included; several to compare: [64,128,256]
-        memory_length: slots of the memory; with an attention length as many as it needs
-        segment_length: tokens of a segment
-        clamp_length: larger distances count as this one
-        batch_size: parts of the text read side by side; changes the speed, not the score (8)
-        stride: targets scored in each window of the attention length, without memory; 1 is one prediction a
-            forward pass
-        reset_every: clear the memory every so many segments
-        warm_up: unscored tokens before each part; null for all that a score can depend on
-        tokens: how many tokens are read, from the beginning; null for all
-        scores: a file for the score of every token, tab-separated
-        out: path of the JSON; null for evaluations/ of the run
-    """
-
-    split: str = "test"
-    text: Path | None = None
-    attention_length: list[int] | None = None
-    memory_length: int | None = None
-    segment_length: int | None = None
-    clamp_length: int | None = None
-    batch_size: int = 8
-    stride: int | None = None
-    reset_every: int | None = None
-    warm_up: int | None = None
-    tokens: int | None = None
-    scores: Path | None = None
-    out: Path | None = None
+    split: str = setting("valid, test or train of the run's corpus (test)", "test")
+    text: Path | None = setting("a text file of your own instead")
+    attention_length: list[int] | None = setting(
+        "keys a query may attend to, itself included; several to compare: [64,128,256]"
+    )
+    memory_length: int | None = setting("slots of the memory; with an attention length as many as it needs")
+    segment_length: int | None = setting("tokens of a segment")
+    clamp_length: int | None = setting("larger distances count as this one")
+    batch_size: int = setting("parts of the text read side by side; changes the speed, not the score (8)", 8)
+    stride: int | None = setting(
+        "targets scored in each window of the attention length, without memory; 1 is one prediction a "
+        "forward pass"
+    )
+    reset_every: int | None = setting("clear the memory every so many segments")
+    warm_up: int | None = setting("unscored tokens before each part; null for all that a score can depend on")
+    tokens: int | None = setting("how many tokens are read, from the beginning; null for all")
+    scores: Path | None = setting("a file for the score of every token, tab-separated")
+    out: Path | None = setting("path of the JSON; null for evaluations/ of the run")
 
     def __post_init__(self) -> None:
         lengths = "segment_length", "clamp_length", "batch_size", "stride", "reset_every", "tokens"
@@ -81,40 +74,31 @@ class EvaluateSettings(PrecisionSettings):
 
 @dataclass
 class ReclSettings(ModelSettings):
-    """Settings of `txl recl`.
+    """Settings of `txl recl`."""
 
-    Attributes:
-        names: of the models, in their order; null for the ends of their paths
-        split: train, valid or test, of the corpus of the first model that knows one (test)
-        text: a text file of your own instead
-        positions: how many tokens are scored (2000)
-        start: the shortest context, in tokens (100)
-        step: by which it grows (100)
-        longest: the longest context scored (1000)
-        r: shares of the tokens: the hardest of them count ([0.1,0.5,1.0])
-        threshold: the relative gain below which a longer context is of no use (0.01)
-        attention_length: keys a query of our models may attend to, one number or one for each model; null for
-            evaluation.attention_length of its run, or else the whole context
-        cap: the longest context a model reads, one number or one for each; null for what it was made for
-        batch_size: windows read side by side (8)
-        seed: of the choice of tokens (1)
-        out: folder of the results; null for one beside the first of our models
-    """
-
-    names: list[str] | None = None
-    split: str = "test"
-    text: Path | None = None
-    positions: int = 2000
-    start: int = 100
-    step: int = 100
-    longest: int = 1000
-    r: list[float] = field(default_factory=lambda: [0.1, 0.5, 1.0])
-    threshold: float = 0.01
-    attention_length: list[int | None] | None = None
-    cap: list[int | None] | None = None
-    batch_size: int = 8
-    seed: int = 1
-    out: Path | None = None
+    names: list[str] | None = setting("of the models, in their order; null for the ends of their paths")
+    split: str = setting(
+        "train, valid or test, of the corpus of the first model that knows one (test)", "test"
+    )
+    text: Path | None = setting("a text file of your own instead")
+    positions: int = setting("how many tokens are scored (2000)", 2000)
+    start: int = setting("the shortest context, in tokens (100)", 100)
+    step: int = setting("by which it grows (100)", 100)
+    longest: int = setting("the longest context scored (1000)", 1000)
+    r: list[float] = setting(
+        "shares of the tokens: the hardest of them count ([0.1,0.5,1.0])", [0.1, 0.5, 1.0]
+    )
+    threshold: float = setting("the relative gain below which a longer context is of no use (0.01)", 0.01)
+    attention_length: list[int | None] | None = setting(
+        "keys a query of our models may attend to, one number or one for each model; null for "
+        "evaluation.attention_length of its run, or else the whole context"
+    )
+    cap: list[int | None] | None = setting(
+        "the longest context a model reads, one number or one for each; null for what it was made for"
+    )
+    batch_size: int = setting("windows read side by side (8)", 8)
+    seed: int = setting("of the choice of tokens (1)", 1)
+    out: Path | None = setting("folder of the results; null for one beside the first of our models")
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, "batch_size")
@@ -138,33 +122,38 @@ class ReclSettings(ModelSettings):
 
 @dataclass
 class SpeedSettings(PrecisionSettings):
-    """Settings of `txl speed`, beside those of `train.py`.
+    """Settings of `txl speed`, beside those of `train.py`."""
 
-    Attributes:
-        attention_length: keys a prediction attends to, itself included ([800,1800,2800,3800], as in Table 9)
-        segment_length: tokens the recurrent side reads at a time; null for evaluation.segment_length (the
-            paper does not state its own)
-        batch_size: rows the recurrent side reads side by side; null for evaluation.batch_size, 10 of a
-            SOURCE (the paper does not state its own)
-        segments: how many it reads in a turn; null for as many as there are between two moves of its keys
-        windows: windows the vanilla side reads side by side; null for batch_size on a GPU, and 1 on a CPU,
-            which one long window keeps busy
-        passes: forward passes of the vanilla side in a turn: windows × passes tokens are measured (1)
-        rounds: measured turns of each side, alternating, after one unmeasured turn (5)
-        tokens: length of the text to which both times are extrapolated (5000000, enwik8's test text)
-        out: path of the JSON, beside which the figure goes; null for evaluations/ and figures/ of the run, or
-            of outputs/
-    """
-
-    attention_length: list[int] = field(default_factory=lambda: [800, 1800, 2800, 3800])
-    segment_length: int | None = None
-    batch_size: int | None = None
-    segments: int | None = None
-    windows: int | None = None
-    passes: int = 1
-    rounds: int = 5
-    tokens: int = 5_000_000
-    out: Path | None = None
+    attention_length: list[int] = setting(
+        "keys a prediction attends to, itself included ([800,1800,2800,3800], as in Table 9)",
+        [800, 1800, 2800, 3800],
+    )
+    segment_length: int | None = setting(
+        "tokens the recurrent side reads at a time; null for evaluation.segment_length (the paper does "
+        "not state its own)"
+    )
+    batch_size: int | None = setting(
+        "rows the recurrent side reads side by side; null for evaluation.batch_size, 10 of a SOURCE (the "
+        "paper does not state its own)"
+    )
+    segments: int | None = setting(
+        "how many it reads in a turn; null for as many as there are between two moves of its keys"
+    )
+    windows: int | None = setting(
+        "windows the vanilla side reads side by side; null for batch_size on a GPU, and 1 on a CPU, which "
+        "one long window keeps busy"
+    )
+    passes: int = setting(
+        "forward passes of the vanilla side in a turn: windows × passes tokens are measured (1)", 1
+    )
+    rounds: int = setting("measured turns of each side, alternating, after one unmeasured turn (5)", 5)
+    tokens: int = setting(
+        "length of the text to which both times are extrapolated (5000000, enwik8's test text)", 5_000_000
+    )
+    out: Path | None = setting(
+        "path of the JSON, beside which the figure goes; null for evaluations/ and figures/ of the run, "
+        "or of outputs/"
+    )
 
     def __post_init__(self) -> None:
         lengths = "segment_length", "batch_size", "segments", "windows", "passes", "rounds", "tokens"
@@ -176,33 +165,27 @@ class SpeedSettings(PrecisionSettings):
 
 @dataclass
 class AttentionSettings(ModelSettings):
-    """Settings of `txl attention`.
+    """Settings of `txl attention`."""
 
-    Attributes:
-        split: train, valid or test of the run's corpus (valid)
-        text: a text file of your own instead
-        memory_length: slots of the memory; each token attends to itself and as many before it (as in the run)
-        segment_length: tokens read at once, and the rows of a single head (memory_length, at most 64)
-        tokens: average over this many tokens, from the first with a full memory; null for all
-        heads: heads to show singly, counted through all layers from 0: [8,78,158] (chosen by entropy)
-        position: where in the text to show them: the number of a token, or random
-        terms: separate the terms of the scores: true or false (true)
-        batch_size: rows read side by side; changes the speed, not the numbers (8)
-        seed: of the random position (0)
-        out: folder of all files; null for evaluations/ and figures/ of the run
-    """
-
-    split: str = "valid"
-    text: Path | None = None
-    memory_length: int | None = None
-    segment_length: int | None = None
-    tokens: int | None = None
-    heads: list[int] | None = None
-    position: str = "random"
-    terms: bool = True
-    batch_size: int = 8
-    seed: int = 0
-    out: Path | None = None
+    split: str = setting("train, valid or test of the run's corpus (valid)", "valid")
+    text: Path | None = setting("a text file of your own instead")
+    memory_length: int | None = setting(
+        "slots of the memory; each token attends to itself and as many before it (as in the run)"
+    )
+    segment_length: int | None = setting(
+        "tokens read at once, and the rows of a single head (memory_length, at most 64)"
+    )
+    tokens: int | None = setting(
+        "average over this many tokens, from the first with a full memory; null for all"
+    )
+    heads: list[int] | None = setting(
+        "heads to show singly, counted through all layers from 0: [8,78,158] (chosen by entropy)"
+    )
+    position: str = setting("where in the text to show them: the number of a token, or random", "random")
+    terms: bool = setting("separate the terms of the scores: true or false (true)", True)
+    batch_size: int = setting("rows read side by side; changes the speed, not the numbers (8)", 8)
+    seed: int = setting("of the random position (0)", 0)
+    out: Path | None = setting("folder of all files; null for evaluations/ and figures/ of the run")
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, "tokens")
@@ -214,39 +197,28 @@ class AttentionSettings(ModelSettings):
 
 @dataclass
 class GenerateSettings(PrecisionSettings):
-    """Settings of `txl generate`. Without prompt, file or position, it continues the split at a random token.
+    """Settings of `txl generate`, which by default continues the split at a random token."""
 
-    Attributes:
-        prompt: the text to continue
-        file: a file with the text, or with several, separated by lines of ---
-        position: random, or a number: continue the text of a split from this token
-        split: test, valid or train of the run's corpus, for position (test)
-        context: tokens read before the position, the paper's longest (512)
-        tokens: how many to generate (200)
-        memory_length: slots of the memory; null for the attention length of the run's evaluation
-        top_k: sample from the k most probable tokens, 40 as in the paper; null for all
-        top_p: sample from the fewest tokens with this total probability; null for all
-        temperature: divides the logits (1)
-        greedy: true to take the most probable token always
-        seed: of sampling and of the random position (1)
-        samples: how many for each prompt (1)
-        out: path of the JSON, beside which the .md goes; null for evaluations/ of the run
-    """
-
-    prompt: str | None = None
-    file: Path | None = None
-    position: str | None = None
-    split: str = "test"
-    context: int = 512
-    tokens: int = 200
-    memory_length: int | None = None
-    top_k: int | None = 40
-    top_p: float | None = None
-    temperature: float = 1.0
-    greedy: bool = False
-    seed: int = 1
-    samples: int = 1
-    out: Path | None = None
+    prompt: str | None = setting("the text to continue")
+    file: Path | None = setting("a file with the text, or with several, separated by lines of ---")
+    position: str | None = setting("random, or a number: continue the text of a split from this token")
+    split: str = setting("test, valid or train of the run's corpus, for position (test)", "test")
+    context: int = setting("tokens read before the position, the paper's longest (512)", 512)
+    tokens: int = setting("how many to generate (200)", 200)
+    memory_length: int | None = setting(
+        "slots of the memory; null for the attention length of the run's evaluation"
+    )
+    top_k: int | None = setting(
+        "sample from the k most probable tokens, 40 as in the paper; null for all", 40
+    )
+    top_p: float | None = setting("sample from the fewest tokens with this total probability; null for all")
+    temperature: float = setting("divides the logits (1)", 1.0)
+    greedy: bool = setting("true to take the most probable token always", False)
+    seed: int = setting("of sampling and of the random position (1)", 1)
+    samples: int = setting("how many for each prompt (1)", 1)
+    out: Path | None = setting(
+        "path of the JSON, beside which the .md goes; null for evaluations/ of the run"
+    )
 
     def __post_init__(self) -> None:
         if sum(given is not None for given in (self.prompt, self.file, self.position)) > 1:
