@@ -20,18 +20,12 @@ import numpy as np
 
 @dataclass(frozen=True)
 class EffectiveContext:
-    """The effective context of one model.
-
-    Attributes:
-        beyond: every step gained enough, so RECL may be longer than the longest context scored.
-        gains: g(c, c') of each step.
-        differences: exp f(c, c) - exp f(c, c') of each step, in perplexity (Figure 3).
-    """
+    """The effective context of one model."""
 
     length: int
-    beyond: bool
-    gains: list[float]
-    differences: list[float]
+    beyond: bool  # every step gained enough: RECL may be longer than the longest context scored
+    gains: list[float]  # g(c, c') of each step
+    differences: list[float]  # exp f(c, c) - exp f(c, c') of each step, in perplexity (Figure 3)
 
 
 def effective_contexts(

@@ -26,24 +26,15 @@ CHUNK = 512  # tokens of the initial context that are read at a time
 
 @dataclass(frozen=True)
 class SpeedCase:
-    """What is measured at one attention length.
+    """What is measured at one attention length."""
 
-    Attributes:
-        attention_length: keys that a prediction sees, the last token included.
-        segment_length, batch_size: L and B of the recurrent scorer.
-        segments: how many it reads in a round; `None` for one move of its cached keys in each round, see
-            `CachedInference`.
-        windows, passes: W windows in a batch of the vanilla scorer, and its forward passes in a round.
-        rounds: timed rounds of each scorer.
-    """
-
-    attention_length: int
-    segment_length: int
-    batch_size: int
-    segments: int | None
-    windows: int
-    passes: int
-    rounds: int
+    attention_length: int  # keys that a prediction sees, the last token included
+    segment_length: int  # L of the recurrent scorer
+    batch_size: int  # B of the recurrent scorer
+    segments: int | None  # read in a round; `None` for one move of the cached keys, see `CachedInference`
+    windows: int  # W windows in a batch of the vanilla scorer
+    passes: int  # forward passes of the vanilla scorer in a round
+    rounds: int  # timed rounds of each scorer
 
     @property
     def segments_per_round(self) -> int:
@@ -65,24 +56,15 @@ def vanilla_copy(model: TransformerXL, longest: int) -> TransformerXL:
 
 @dataclass
 class Scorer:
-    """Scores the next targets of each row at every step, by `CachedInference`.
+    """Scores the next targets of each row at every step, by `CachedInference`."""
 
-    Attributes:
-        model: in evaluation mode.
-        memory: the initial context of all rows, as one row.
-        text: the X tokens of each of R rows that a step reads, and the last target, `[S, R, X + 1]`.
-        scored: how many of the X are scored, the last ones.
-        steps: in a round.
-        checked: how many first steps are compared with plain forward passes.
-    """
-
-    model: TransformerXL
-    memory: Memory
+    model: TransformerXL  # in evaluation mode
+    memory: Memory  # the initial context of all rows, as one row
     attention_length: int
-    text: Tensor
-    scored: int
-    steps: int
-    checked: int
+    text: Tensor  # the X tokens of each of R rows that a step reads, and the last target, `[S, R, X + 1]`
+    scored: int  # how many of the X are scored, the last ones
+    steps: int  # in a round
+    checked: int  # how many first steps are compared with plain forward passes
 
     def __post_init__(self) -> None:
         rows = self.text.shape[1]

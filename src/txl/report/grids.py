@@ -71,23 +71,16 @@ class Report:
 
 @dataclass(frozen=True)
 class Measured:
-    """One measure of a row: our number and the published one.
-
-    Attributes:
-        values: finite values of completed runs, by seed.
-        not_finite: number of runs that gave nan or infinity.
-        published: as printed.
-        difference: to the reference; `None` if either lacks a number or they read different texts.
-    """
+    """One measure of a row: our number and the published one."""
 
     row: Row
     measure: Measure
-    values: dict[int | None, float]
-    not_finite: int
+    values: dict[int | None, float]  # finite values of completed runs, by seed
+    not_finite: int  # number of runs that gave nan or infinity
     sample: Sample | None
-    published: str | None = None
+    published: str | None = None  # as printed
     published_number: float | None = None
-    difference: Difference | None = None
+    difference: Difference | None = None  # to the reference, if both have a number on the same text
     published_difference: float | None = None
 
 

@@ -15,39 +15,25 @@ Reader = Callable[[Results], float | None]  # `None` if the results lack the num
 
 @dataclass(frozen=True)
 class Metric:
-    """How losses are shown: as perplexity, bits or nats.
+    """How losses are shown: as perplexity, bits or nats."""
 
-    Attributes:
-        key: in the scores of `results.json`.
-        logged: in `metrics.jsonl`, after `train/` or `valid/`.
-        digits: decimals printed.
-    """
-
-    key: str
-    logged: str
+    key: str  # in the scores of `results.json`
+    logged: str  # in `metrics.jsonl`, after `train/` or `valid/`
     name: str
-    digits: int
+    digits: int  # decimals printed
 
 
 @dataclass(frozen=True)
 class Measure:
-    """One number of a run.
+    """One number of a run."""
 
-    Attributes:
-        key: its name in the definition of a table.
-        unit: empty for a plain count.
-        digits: decimals printed.
-        compared: whether the table shows differences to its first row.
-        size: of one printed unit, in the unit of `value`.
-    """
-
-    key: str
+    key: str  # its name in the definition of a table
     heading: str
     value: Reader
-    unit: str = ""
-    digits: int = 0
-    compared: bool = False
-    size: int = 1
+    unit: str = ""  # empty for a plain count
+    digits: int = 0  # decimals printed
+    compared: bool = False  # whether the table shows differences to its first row
+    size: int = 1  # of one printed unit, in the unit of `value`
 
     def shown(self, value: float) -> str:
         return f"{value / self.size:,.{self.digits}f}"

@@ -7,23 +7,15 @@ from typing import Any
 
 @dataclass
 class RunRecord:
-    """One job: a row with a seed.
+    """One job: a row with a seed."""
 
-    Attributes:
-        seed: `None` if unknown.
-        results: empty if there are none.
-        status: completed, running, failed, interrupted, missing (no results.json) or unreadable.
-        error: one line, unless completed.
-        evaluation: why an evaluation of the run gave no result, in one line.
-    """
-
-    seed: int | None
+    seed: int | None  # `None` if unknown
     directory: Path
     overrides: list[str]
-    results: dict[str, Any]
-    status: str
-    error: str | None = None
-    evaluation: str | None = None
+    results: dict[str, Any]  # empty if there are none
+    status: str  # completed, running, failed, interrupted, missing (no results.json) or unreadable
+    error: str | None = None  # one line, unless completed
+    evaluation: str | None = None  # why an evaluation of the run gave no result, in one line
 
 
 def one_line(error: Any) -> str:
@@ -34,26 +26,16 @@ def one_line(error: Any) -> str:
 
 @dataclass
 class Row:
-    """A line of the table.
+    """A line of the table."""
 
-    Attributes:
-        name: identifies the row across sweeps.
-        cells: what distinguishes the row, by column.
-        published: the paper's numbers, by measure.
-        same_run: the row that was trained for this one too; this row shows further numbers of its runs.
-        attention_length: that the numbers are for; `None` for all lengths tried.
-        ours: whether the row is run here; others are published numbers of another system.
-        runs: sorted by seed.
-    """
-
-    name: str
+    name: str  # identifies the row across sweeps
     label: str
-    cells: dict[str, str] = field(default_factory=dict)
-    published: dict[str, Any] = field(default_factory=dict)
-    same_run: str | None = None
-    attention_length: int | None = None
-    ours: bool = True
-    runs: list[RunRecord] = field(default_factory=list)
+    cells: dict[str, str] = field(default_factory=dict)  # what distinguishes the row, by column
+    published: dict[str, Any] = field(default_factory=dict)  # the paper's numbers, by measure
+    same_run: str | None = None  # the row whose runs this one shows further numbers of
+    attention_length: int | None = None  # that the numbers are for; `None` for all lengths tried
+    ours: bool = True  # whether it is run here; others are published numbers of another system
+    runs: list[RunRecord] = field(default_factory=list)  # sorted by seed
 
     @property
     def completed(self) -> list[RunRecord]:

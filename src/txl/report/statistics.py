@@ -13,28 +13,19 @@ PANELS = 200  # of Simpson's rule; the error is far below the printed digits
 
 @dataclass(frozen=True)
 class Sample:
-    """The mean of a row over its seeds.
-
-    Attributes:
-        deviation: the sample standard deviation (n - 1 in the denominator); `None` for one value.
-    """
+    """The mean of a row over its seeds."""
 
     mean: float
-    deviation: float | None
+    deviation: float | None  # sample standard deviation (n - 1 in the denominator); `None` for one value
     n: int
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The difference of two means with its 95 % interval.
+    """The difference of two means with its 95 % interval."""
 
-    Attributes:
-        value: the mean of a row minus that of the reference.
-        half_width: half the interval's width; `None` if a row has one seed, so that its noise is unknown.
-    """
-
-    value: float
-    half_width: float | None
+    value: float  # the mean of a row minus that of the reference
+    half_width: float | None  # of the interval; `None` if a row has one seed, so that its noise is unknown
 
     @property
     def exceeds_noise(self) -> bool | None:

@@ -17,22 +17,15 @@ SWEEPER, OURS = "hydra/sweeper=", "hydra/sweeper=txl"
 
 @dataclass
 class SweepArguments:
-    """A parsed command line.
-
-    Attributes:
-        overrides: the words for Hydra.
-        ablation: a name, or the path of a file; `None` for an ordinary sweep.
-        reuse: the directory of another sweep, whose runs are linked where their settings are the same.
-        dry_run: list the jobs and start nothing.
-    """
+    """A parsed command line."""
 
     command: list[str]
-    overrides: list[str]
-    ablation: str | None = None
+    overrides: list[str]  # the words for Hydra
+    ablation: str | None = None  # a name, or the path of a file; `None` for an ordinary sweep
     scale: str = "laptop"
     rows: list[str] | None = None
-    reuse: Path | None = None
-    dry_run: bool = False
+    reuse: Path | None = None  # another sweep, whose runs are linked where their settings are the same
+    dry_run: bool = False  # list the jobs and start nothing
 
     @property
     def sweeper(self) -> str:

@@ -31,20 +31,13 @@ from txl.terminal import console
 
 @dataclass(frozen=True)
 class SweepEvaluation:
-    """One call of a verb.
-
-    Attributes:
-        directory: of its files, relative to the sweep's.
-        jobs: the run directories of its models, relative to the sweep's; none if it needs no trained model.
-        settings: `key=value` words for the verb.
-        figures: stems of those that the report shows; `None` for all.
-    """
+    """One call of a verb."""
 
     verb: str
-    directory: str
-    jobs: list[str]
-    settings: list[str]
-    figures: list[str] | None = None
+    directory: str  # of its files, relative to the sweep's
+    jobs: list[str]  # the run directories of its models, relative to the sweep's; empty for none
+    settings: list[str]  # `key=value` words for the verb
+    figures: list[str] | None = None  # stems of those that the report shows; `None` for all
 
     def words(self, sweep: Path) -> list[str]:
         """Return the arguments of the verb beside models and paths.

@@ -36,19 +36,13 @@ MAX_NAME = 100  # characters of a row's name, which is a directory
 
 @dataclass
 class Job:
-    """One run of a sweep.
-
-    Attributes:
-        overrides: of the row, then of the command line.
-        config: all settings, resolved, as in `results.json`; `None` if they cannot be composed.
-        error: why they cannot be composed.
-    """
+    """One run of a sweep."""
 
     row: str
-    overrides: list[str]
+    overrides: list[str]  # of the row, then of the command line
     seed: int = 1
-    config: Any = None
-    error: str | None = None
+    config: Any = None  # all settings, resolved, as in `results.json`; `None` if they cannot be composed
+    error: str | None = None  # why they cannot be composed
 
     @property
     def directory(self) -> str:

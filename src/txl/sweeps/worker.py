@@ -75,19 +75,13 @@ def stop_order(sweep: Path) -> StopOrder | None:
 
 @dataclass
 class JobMonitor:
-    """Called every second while a job runs: passes on the sweep's orders and finds a job that hangs.
+    """Called every second while a job runs: passes on the sweep's orders and finds a job that hangs."""
 
-    Attributes:
-        sweep: the directory; `None` under a sweeper other than ours.
-        stall_seconds: without progress after which the job is killed; `None` for never.
-        progress: when the files in `directory` last grew.
-    """
-
-    sweep: Path | None
+    sweep: Path | None  # the directory; `None` under a sweeper other than ours
     directory: Path
-    stall_seconds: float | None
+    stall_seconds: float | None  # without progress after which the job is killed; `None` for never
     sizes: list[tuple[int, int]] = field(default_factory=list)
-    progress: float = field(default_factory=time.monotonic)
+    progress: float = field(default_factory=time.monotonic)  # when the files last grew
 
     def __call__(self) -> StopOrder | None:
         if self.stall_seconds is not None:

@@ -28,17 +28,11 @@ console = Console(highlight=False)
 
 @dataclass
 class Outcome:
-    """What a verb leaves behind.
+    """What a verb leaves behind."""
 
-    Attributes:
-        table: printed for people; `None` for nothing.
-        files: those written, whose paths are printed.
-        interrupted: what Ctrl-C left, to be printed; `None` where the work was completed.
-    """
-
-    table: RenderableType | None = None
-    files: list[Path] = field(default_factory=list)
-    interrupted: str | None = None
+    table: RenderableType | None = None  # printed for people
+    files: list[Path] = field(default_factory=list)  # those written, whose paths are printed
+    interrupted: str | None = None  # what Ctrl-C left, to be printed; `None` if completed
 
     def show(self) -> int:
         if self.table is not None:
