@@ -1,7 +1,7 @@
 """The LightningModule: one segment a step, the memory carried over to the next."""
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import pytorch_lightning as pl
@@ -161,14 +161,11 @@ class LanguageModel(pl.LightningModule):
 @contextmanager
 def changed(owner: object, **attributes: Any) -> Iterator[None]:
     """Give an object other attributes within the context."""
-    before = {name: getattr(owner, name) for name in attributes}
-    try:
+    with ExitStack() as stack:
         for name, value in attributes.items():
+            stack.callback(setattr, owner, name, getattr(owner, name))
             setattr(owner, name, value)
         yield
-    finally:
-        for name, value in before.items():
-            setattr(owner, name, value)
 
 
 def _mean_targets(count: Tensor) -> Tensor:
