@@ -7,7 +7,7 @@ from txl.records.metrics import read_metrics
 from txl.records.results import read_results
 from txl.records.units import shown
 from txl.report.figures.style import GRAY, LIGHT_BLUE, ORANGE, finish_axes, new_figure, save
-from txl.report.measures import Metric, metric_for
+from txl.report.measures import metric_for
 
 STYLES: dict[str, dict[str, Any]] = {
     "train": {"color": LIGHT_BLUE, "linewidth": 1.4},
@@ -48,15 +48,10 @@ def draw_learning_curve(directory: Path) -> Path:
         axes.annotate(
             label, (1.0, value), xycoords=("axes fraction", "data"), va="center", fontsize=8.5, color=GRAY
         )
-    finish_axes(axes, _title(results, metric), f"{unit}s read{scale_name}", metric.name)
+    parameters, test = results["model"]["parameters"] / 1e6, results.get("test")
+    score = f": {shown(test[metric.key], 3)} {metric.name} on test" if test else f" ({results['status']})"
+    title = f"Transformer-XL, {parameters:.2f}M parameters, {results['data']['name']}{score}"
+    finish_axes(axes, title, f"{unit}s read{scale_name}", metric.name)
     if read:
         axes.legend(frameon=False, loc="upper right")
     return save(figure, directory / "figures" / "learning_curve.png")
-
-
-def _title(results: dict, metric: Metric) -> str:
-    parameters = results["model"]["parameters"] / 1e6
-    model = f"Transformer-XL, {parameters:.2f}M parameters, {results['data']['name']}"
-    if test := results.get("test"):
-        return f"{model}: {shown(test[metric.key], 3)} {metric.name} on test"
-    return f"{model} ({results['status']})"
