@@ -18,7 +18,8 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
 from txl.records.results import read_results
-from txl.records.units import metric_of, score_key, shown
+from txl.records.units import shown
+from txl.report.measures import metric_for
 from txl.sweeps.jobs import Job
 from txl.sweeps.worker import modification_time
 from txl.terminal import console
@@ -156,7 +157,8 @@ def outcome_line(job: Job, results: dict[str, Any]) -> Text:
     name = Text(f"{job.row} seed {job.seed}  ", "bold")
     if results["status"] != "completed":
         return name + Text(f"{results['status']}: {' '.join(str(results['error']).split())}", "red")
-    unit = results["data"]["unit"]
-    key, (_, metric) = score_key(unit), metric_of(unit)
-    score = shown(results["valid"][key], 2 if key == "perplexity" else 3)
-    return name + Text(f"valid {score} {metric} after {results['training']['seconds']:.0f} s of training")
+    metric = metric_for({results["data"]["unit"]})
+    score = shown(results["valid"][metric.key], metric.digits)
+    return name + Text(
+        f"valid {score} {metric.name} after {results['training']['seconds']:.0f} s of training"
+    )
