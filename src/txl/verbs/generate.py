@@ -60,7 +60,11 @@ def read_prompts(
     if settings.prompt is not None:
         return [encode(trained, settings.prompt)], None, None
     if settings.file is not None:
-        return [encode(trained, piece) for piece in split_file(settings.file)], None, None
+        try:
+            whole = settings.file.read_bytes().decode().removesuffix("\n")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"file={settings.file} is no text in UTF-8: {error}") from error
+        return [encode(trained, piece) for piece in re.split(SEPARATOR, whole)], None, None
     text = trained.text(settings.split)
     tokens = text.tokens
     if settings.position in (None, "random"):
@@ -74,15 +78,6 @@ def read_prompts(
     reference = decode(trained, tokens[position : position + settings.tokens].tolist())
     prompt = tokens[max(0, position - settings.context) : position].tolist()
     return [prompt], reference, f"{text.title}, token {position:,}"
-
-
-def split_file(file: Path) -> list[str]:
-    """Return the prompts of a file, with their line ends, except the last of the file."""
-    try:
-        text = file.read_bytes().decode().removesuffix("\n")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"file={file} is no text in UTF-8: {error}") from error
-    return re.split(SEPARATOR, text)
 
 
 def encode(trained: TrainedModel, text: str) -> list[int]:
