@@ -56,10 +56,6 @@ def _class_name(path: str) -> str:
     return path.rpartition(".")[2]
 
 
-def _scored(results: Results) -> str:
-    return _counts({split: at(results, split, "tokens_scored") for split in ("valid", "test")})
-
-
 def _sizes(model: dict[str, Any]) -> str:
     return _counts({name: model.get(name) for name in ("n_layer", "d_model", "n_head", "d_head", "d_inner")})
 
@@ -82,7 +78,7 @@ SETTINGS: dict[str, Callable[[Results], str]] = {  # text, empty if unknown, by 
     "text": _value("data", show="{name} ({unit}, vocabulary of {vocabulary:,})".format_map),
     "text's sha256": _value("data", "sha256", show=lambda digest: digest[:12]),
     "tokens of each split": _value("data", "tokens", show=_counts),
-    "tokens scored": _scored,
+    "tokens scored": lambda run: _counts({key: at(run, key, "tokens_scored") for key in ("valid", "test")}),
     "parameters": _value("model", "parameters", show="{:,}".format),
     "without embeddings": _value("model", "parameters_non_embedding", show="{:,}".format),
     "sizes": _value("config", "model", show=_sizes),

@@ -10,8 +10,6 @@ from matplotlib.figure import Figure
 
 from txl.report.figures.style import GRAY, SERIES, finish_axes, new_figure, save_all
 
-MARKERS = "os^Dv*"
-
 
 def draw_recl(path: Path) -> list[Path]:
     """Draw both figures as PNG and PDF into `figures/` beside `path`, the file that `txl recl` wrote."""
@@ -48,7 +46,7 @@ def _perplexities(result: dict[str, Any]) -> Figure:
 
 
 def _draw_lines(axes: Axes, models: list[dict[str, Any]], x: list[int], lines: list[list[float]]) -> None:
-    axes.set_prop_cycle(color=SERIES, marker=list(MARKERS))
+    axes.set_prop_cycle(color=SERIES, marker=list("os^Dv*"))
     for model, y in zip(models, lines, strict=True):
         label = model["name"] + (f" (reads {model['cap']:,})" if model["cap"] else "")
         axes.plot(x, y, label=label, markersize=4.5, linewidth=1.6)

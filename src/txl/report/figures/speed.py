@@ -6,7 +6,6 @@ from typing import Any
 
 from txl.report.figures.style import BLUE, ORANGE, finish_axes, new_figure, save, tick_lengths
 
-TITLE_WIDTH = 72  # characters a line: the title holds a command line
 SIDES = {
     "vanilla": ("without recurrence, a window for each token", BLUE, "s"),
     "recurrent": ("with recurrence", ORANGE, "o"),
@@ -38,6 +37,6 @@ def draw_speed(entries: list[dict[str, Any]], title: str, path: Path) -> Path:
     tick_lengths(axes, lengths)
     axes.margins(x=0.08)
     figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
-    title = textwrap.fill(title, TITLE_WIDTH)
+    title = textwrap.fill(title, 72)  # it holds a command line
     finish_axes(axes, title, "attention length (tokens)", "milliseconds for a token", 10)
     return save(figure, path)
