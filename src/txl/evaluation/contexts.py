@@ -34,20 +34,13 @@ class WindowScorer(Protocol):
 
 @dataclass
 class TransformerScorer:
-    """Scores windows with a `TransformerXL`.
+    """Scores windows with a `TransformerXL`."""
 
-    Attributes:
-        model: in evaluation mode.
-        attention_length: how many keys a query may see, itself included; `None` for the whole context.
-        segment_length: how many tokens are read at a time, with absolute positions as many as in training;
-            `None` for the whole window.
-        memory_length: M, the states of each layer that the next segment sees.
-    """
-
-    model: TransformerXL
-    attention_length: int | None = None
+    model: TransformerXL  # in evaluation mode
+    attention_length: int | None = None  # keys a query may see, itself included; `None` for the whole context
+    # Tokens read at a time, with absolute positions as many as in training; `None` for the whole window.
     segment_length: int | None = None
-    memory_length: int = 0
+    memory_length: int = 0  # M, the states of each layer that the next segment sees
 
     @torch.inference_mode()
     def scores(self, window_BW: Tensor, lengths: Sequence[int]) -> Tensor:

@@ -33,20 +33,15 @@ class CachedInference:
         memory: the text read so far; its slots are the most that are cached. It is not changed.
         attention_length: how many keys a query may see, itself included; `None` for the whole memory and all
             earlier tokens of the segment.
-
-    Attributes:
-        slots: how many keys of earlier segments are cached at most.
-        lengths: how many are cached for each row.
-        end: the first free slot of the buffers.
     """
 
     @torch.inference_mode()
     def __init__(self, model: TransformerXL, memory: Memory, attention_length: int | None = None) -> None:
         self.model, self.layers, self.attention_length = model, model.layers, attention_length
         reach = memory.slots if attention_length is None else attention_length - 1
-        self.slots = min(memory.slots, reach)
-        self.lengths = [min(length, self.slots) for length in memory.length.tolist()]
-        self.end = self.text_position = self.kept
+        self.slots = min(memory.slots, reach)  # the most keys of earlier segments that are cached
+        self.lengths = [min(length, self.slots) for length in memory.length.tolist()]  # cached, of each row
+        self.end = self.text_position = self.kept  # `end` is the first free slot of the buffers
         self.longest = 0  # the longest segment that the buffers have room for
         self.tables: list[Tensor | None] = []  # the distance table of each layer
         self._masked_for: tuple[int, ...] = ()  # see `_update_mask`
