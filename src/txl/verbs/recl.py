@@ -14,15 +14,7 @@ import torch
 from rich.console import Group
 from rich.text import Text
 
-from txl.evaluation.contexts import (
-    SeparateContexts,
-    choose_positions,
-    context_lengths,
-    load_scores,
-    reads_ahead,
-    save_scores,
-    score,
-)
+from txl.evaluation import contexts
 from txl.evaluation.recl import check_share, effective_contexts
 from txl.records.units import perplexity
 from txl.report.figures.recl import draw_recl
@@ -41,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     settings = parse_settings(words, ReclSettings)
     if not sources:
         raise ValueError("name at least one model: a run directory, a checkpoint, …")
-    lengths = context_lengths(settings.start, settings.step, settings.longest)
+    lengths = contexts.context_lengths(settings.start, settings.step, settings.longest)
     for share in settings.r:
         check_share(share, settings.positions)
     names = settings.names or short_names(sources)
@@ -53,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
         for source, name, cap, attention_length in zip(sources, names, caps, attention, strict=True)
     ]
     text = read_text(members, settings.split, settings.text)
-    positions = choose_positions(
+    positions = contexts.choose_positions(
         len(text.tokens), lengths[-1], settings.step, settings.positions, settings.seed
     )
     folder = settings.out or _folder(members, settings)
@@ -94,24 +86,24 @@ def _score_member(
     key = hashlib.sha256(described.encode()).hexdigest()
     name = re.sub(r"\W+", "_", one.name)
     path = folder / "scores" / f"{name}-{key[:8]}.npz"
-    scores_JP = load_scores(path, key, (len(distinct), len(positions)))
+    scores_JP = contexts.load_scores(path, key, (len(distinct), len(positions)))
     if np.isnan(scores_JP).any():
         with inference_context(one.model, settings.device, "32-true"), progress_bar(one.name) as update:
             window = text.tokens[positions[-1] - distinct[-1] : positions[-1] + 1].astype(np.int64)
-            ahead = reads_ahead(one.reader, torch.from_numpy(window[None]), distinct)
-            reader = SeparateContexts(one.reader) if ahead else one.reader
-            steps = score(reader, text.tokens, positions, distinct, settings.batch_size, scores_JP)
+            ahead = contexts.reads_ahead(one.reader, torch.from_numpy(window[None]), distinct)
+            reader = contexts.SeparateContexts(one.reader) if ahead else one.reader
+            steps = contexts.score(reader, text.tokens, positions, distinct, settings.batch_size, scores_JP)
             saved = time.monotonic()
             try:
                 for done, total in steps:
                     update(completed=done, total=total)
                     if time.monotonic() - saved > SAVE_EVERY:
-                        save_scores(path, key, scores_JP, positions, distinct)
+                        contexts.save_scores(path, key, scores_JP, positions, distinct)
                         saved = time.monotonic()
             except ValueError as error:
                 raise ValueError(f"{one.name}: {error}") from error
             finally:
-                save_scores(path, key, scores_JP, positions, distinct)
+                contexts.save_scores(path, key, scores_JP, positions, distinct)
     return scores_JP[[distinct.index(length) for length in cut]], f"scores/{path.name}"
 
 
@@ -125,7 +117,7 @@ def _result(
 ) -> dict[str, Any]:
     """Return the JSON, with all that the table and the figures need."""
     scores_NJP = np.stack([scores_JP for scores_JP, _ in scores])
-    contexts = [effective_contexts(scores_NJP, lengths, share, settings.threshold) for share in settings.r]
+    effective = [effective_contexts(scores_NJP, lengths, share, settings.threshold) for share in settings.r]
     return {
         "schema": 1,
         "data": {"name": text.name, "split": text.split, "unit": text.unit, "sha256": text.sha256()},
@@ -152,7 +144,7 @@ def _result(
                         **asdict(of_models[index]),
                         "recl": min(of_models[index].length, one.cap or lengths[-1]),
                     }
-                    for share, of_models in zip(settings.r, contexts, strict=True)
+                    for share, of_models in zip(settings.r, effective, strict=True)
                 ],
                 "scores": file,
             }
