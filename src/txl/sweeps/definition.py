@@ -4,6 +4,7 @@ A file defines the rows of a table, the overrides that train each row at each sc
 the measures to show. `ablations/README.md` explains the keys. Any mistake is a `ConfigError` of one line.
 """
 
+import itertools
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ from txl.settings.errors import MISTAKES, ConfigError, nearest, typed
 
 ABLATIONS = CONF.parent / "ablations"
 SCALES = ("laptop", "paper")
+NO_ROW = "base"  # the row of a sweep over seeds alone
 VERBS = ("recl", "attention", "speed")  # that measure trained models; speed needs none
 
 
@@ -130,6 +132,37 @@ def last_of_each(overrides: list[str]) -> list[str]:
         kept.pop(key, None)
         kept[key] = word
     return list(kept.values())
+
+
+def row_name(row: str, variant: str) -> str:
+    return "_".join(part for part in (row if row != NO_ROW or not variant else "", variant) if part)
+
+
+def with_variants(table: dict[str, Any], variants: list[str]) -> dict[str, Any]:
+    """Return a table with a row for each variant of each row."""
+    if variants in ([""], []):
+        return table
+    rows, together = {}, table.get("evaluation", {}).get("together")
+    for variant, (name, row) in itertools.product(variants, table["rows"].items()):
+        varied = {**row, "label": f"{row['label']}, {variant}"}
+        if "same_run" in row:
+            varied["same_run"] = row_name(row["same_run"], variant)
+        if together in row:
+            varied[together] = f"{row[together]}, {variant}"  # each variant is its own group
+        rows[row_name(name, variant)] = varied
+    return {**table, "rows": rows}
+
+
+def with_missing_rows(
+    jobs: list[dict[str, Any]], table: dict[str, Any], earlier: dict[str, Any] | None
+) -> dict[str, Any]:
+    """Return a table in which every job has a row, if need be from the table of the `earlier` call."""
+    rows, before = dict(table["rows"]), earlier["rows"] if earlier else {}
+    for name in (job["row"] for job in jobs):
+        same_name = rows.get(name.rpartition("-")[0], {})  # it got a number, see `make_jobs`
+        found = before.get(name) or {"overrides": [], **same_name, "label": name}
+        rows.setdefault(name, dict.fromkeys(table["columns"], "") | found)
+    return {**table, "rows": rows}
 
 
 def _read(name: str, scale: str, content: Any) -> Ablation:

@@ -26,11 +26,10 @@ from txl.runs.directory import MAY_CHANGE, check_same
 from txl.settings.compose import CONF
 from txl.settings.errors import MISTAKES, ConfigError, one_line
 from txl.settings.schema import check
-from txl.sweeps.definition import last_of_each
+from txl.sweeps.definition import last_of_each, row_name
 from txl.sweeps.worker import SWEEP
 from txl.training.callbacks.checkpoints import newest
 
-NO_ROW = "base"  # the row of a sweep over seeds alone
 MAX_NAME = 100  # characters of a row's name, which is a directory
 
 
@@ -93,10 +92,6 @@ def make_jobs(
         number = taken[job.directory]
         job.row += f"-{number}" if number > 1 else ""
     return jobs, list(variants)
-
-
-def row_name(row: str, variant: str) -> str:
-    return "_".join(part for part in (row if row != NO_ROW or not variant else "", variant) if part)
 
 
 def _expand(override: Override) -> list[str]:
@@ -191,30 +186,3 @@ def read_described(directory: Path) -> dict[str, Any]:
             f"{path} is damaged ({type(error).__name__}: {error}); delete it, and the sweep's command writes "
             "a new one"
         ) from error
-
-
-def with_variants(table: dict[str, Any], variants: list[str]) -> dict[str, Any]:
-    """Return a table with a row for each variant of each row."""
-    if variants in ([""], []):
-        return table
-    rows, together = {}, table.get("evaluation", {}).get("together")
-    for variant, (name, row) in itertools.product(variants, table["rows"].items()):
-        varied = {**row, "label": f"{row['label']}, {variant}"}
-        if "same_run" in row:
-            varied["same_run"] = row_name(row["same_run"], variant)
-        if together in row:
-            varied[together] = f"{row[together]}, {variant}"  # each variant is its own group
-        rows[row_name(name, variant)] = varied
-    return {**table, "rows": rows}
-
-
-def with_missing_rows(
-    jobs: list[dict[str, Any]], table: dict[str, Any], earlier: dict[str, Any] | None
-) -> dict[str, Any]:
-    """Return a table in which every job has a row, if need be from the table of the `earlier` call."""
-    rows, before = dict(table["rows"]), earlier["rows"] if earlier else {}
-    for name in (job["row"] for job in jobs):
-        same_name = rows.get(name.rpartition("-")[0], {})  # it got a number, see `make_jobs`
-        found = before.get(name) or {"overrides": [], **same_name, "label": name}
-        rows.setdefault(name, dict.fromkeys(table["columns"], "") | found)
-    return {**table, "rows": rows}

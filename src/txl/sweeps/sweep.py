@@ -28,19 +28,10 @@ from txl.report.render.tables import summary_of, write_tables
 from txl.settings.errors import ConfigError
 from txl.settings.overrides import quoted
 from txl.sweeps.arguments import SweepArguments, ablation_of, parse
+from txl.sweeps.definition import NO_ROW, with_missing_rows, with_variants
 from txl.sweeps.dry_run import plan
 from txl.sweeps.evaluations import SweepEvaluation, evaluations_of, run_evaluations
-from txl.sweeps.jobs import (
-    NO_ROW,
-    Job,
-    completed_runs,
-    make_jobs,
-    read_described,
-    reuse,
-    short_hash,
-    with_missing_rows,
-    with_variants,
-)
+from txl.sweeps.jobs import Job, completed_runs, make_jobs, read_described, reuse, short_hash
 from txl.sweeps.progress import SweepProgress
 from txl.sweeps.worker import SWEEP, SweepStop, record_never_started
 from txl.terminal import console
