@@ -157,8 +157,6 @@ def outcome_line(job: Job, results: dict[str, Any]) -> Text:
     name = Text(f"{job.row} seed {job.seed}  ", "bold")
     if results["status"] != "completed":
         return name + Text(f"{results['status']}: {' '.join(str(results['error']).split())}", "red")
-    metric = metric_for({results["data"]["unit"]})
+    metric, seconds = metric_for({results["data"]["unit"]}), results["training"]["seconds"]
     score = shown(results["valid"][metric.key], metric.digits)
-    return name + Text(
-        f"valid {score} {metric.name} after {results['training']['seconds']:.0f} s of training"
-    )
+    return name + Text(f"valid {score} {metric.name} after {seconds:.0f} s of training")
