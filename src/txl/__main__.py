@@ -1,4 +1,4 @@
-"""`python -m txl VERB …`, also installed as `txl`: everything beside training."""
+"""`python -m txl VERB …`, also installed as `txl`: everything except training."""
 
 import signal
 import sys

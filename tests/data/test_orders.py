@@ -134,7 +134,7 @@ def test_documents_are_forgotten_where_they_end_and_nowhere_else():
         ([0, 6], True),
     ]
     assert streams.describe() == (
-        "process 0 of 1 reads rows 0 to 0 of 1 by documents: 4 of them, none sees another, in 5 segments "
+        "process 0 of 1 reads rows 0 to 0 of 1 by document: 4 documents, each read on its own, in 5 segments "
         "of 3, 67% of whose positions are scored"
     )
 
@@ -213,10 +213,13 @@ def test_variable_lengths_come_in_another_order_in_each_epoch():
 @pytest.mark.parametrize(
     ("kind", "text"),
     [
-        (("ordered", {"random_start": True, "variable_length": True}), " from another random token on in"),
+        (
+            ("ordered", {"random_start": True, "variable_length": True}),
+            " starting at a new random token each",
+        ),
         (("ordered", {"variable_length": True}), "segments of variable length around 4"),
         (("sentences", {"border": [0]}), "in order, each from the beginning of a sentence: tokens 0 to 9"),
-        (("shuffled", {}), "shuffled: 3 segments of 4 in 2 batches, in another order in"),
+        (("shuffled", {}), "shuffled: 3 segments of 4 in 2 batches, reshuffled"),
     ],
 )
 def test_they_say_what_they_read(kind, text):

@@ -203,7 +203,7 @@ def test_only_position_encodings_are_positions(tmp_path, target):
 def test_a_safetensors_of_others_is_refused(tmp_path):
     path = tmp_path / "model.safetensors"
     for metadata, expected in [
-        ({}, "txl_format None, expected 1.*give the directory"),
+        ({}, "txl_format None, expected 1.*pass its directory"),
         ({"txl_format": "2"}, "txl_format 2, expected 1"),
         ({"txl_format": "1"}, "is missing or damaged"),
         ({"txl_format": "1", "txl": "{"}, "is missing or damaged"),

@@ -214,7 +214,7 @@ def test_a_parameter_too_many_is_refused(tmp_path):
     ({"n_head": 6}, "n_head is 6, the tensors say 4"),
     ({"n_layer": "three"}, "n_layer is 'three', expected a whole number"),
     ({"cutoffs": 3}, "cutoffs is 3, expected a list"),
-    ({"mem_len": 0, "same_length": True}, "leaves a query nothing to see"),
+    ({"mem_len": 0, "same_length": True}, "leaves queries without keys"),
 ])  # fmt: skip
 def test_options_that_do_not_fit_are_refused(tmp_path, changes, message):
     folder = saved(tmp_path, theirs())

@@ -230,7 +230,7 @@ def test_slurms_warning_saves_and_queues_the_job_again(skewed):
     assert (skewed.folder / "asked.txt").read_text() == "requeue 5_2\n"
     last = torch.load(skewed.run_directory / "checkpoints" / "last.ckpt", weights_only=True)
     assert last["global_step"] == skewed.results()["training"]["steps"] >= 5
-    assert "SLURM queues job 5_2 again" in (skewed.folder / "output.txt").read_text()
+    assert "SLURM requeued job 5_2" in (skewed.folder / "output.txt").read_text()
 
 
 def test_a_signal_that_another_process_heard_of_first_does_not_disturb_the_saving():

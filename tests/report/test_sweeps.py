@@ -177,7 +177,7 @@ def test_the_verb_writes_prints_and_names_what_is_wrong(tmp_path, capsys):
     names = ["report.html", "table.csv", "table.md", "table.tex"]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == names
     for words, said in (
-        ([str(tmp_path / "none")], "is no directory"),
+        ([str(tmp_path / "none")], "is not a directory"),
         ([str(tmp_path / "a"), str(tmp_path / "a")], "out=DIR"),
         ([str(tmp_path / "a"), "uot=x"], "did you mean out=DIR?"),
         ([f"out={tmp_path}"], "name a directory"),

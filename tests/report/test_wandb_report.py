@@ -100,7 +100,7 @@ def test_without_a_login_it_is_a_file_and_no_connection_is_tried(tmp_path, nobod
     done = alone(directory, "--wandb")
     assert (done.returncode, done.stderr) == (0, "")
     *_, why, file, how = done.stdout.splitlines()
-    assert why == "W&B is offline here: no login, or WANDB_MODE says so"
+    assert why == "W&B is offline: not logged in, or WANDB_MODE=offline"
     assert file == str(directory / NAME)
     assert how == (
         f"to publish it: wandb login; wandb sync $(find {directory} -name 'offline-run-*'); "

@@ -18,7 +18,7 @@ from txl.data import lagged_copy_entropy
                 "training.loss=half",
                 "data.unit=word",
             ],
-            ["by documents: 164 of them, none sees another"],
+            ["by document: 164 documents, each read on its own"],
         ),
         (
             ["training.streams=sentences", "training.variable_length=true"],
@@ -31,7 +31,7 @@ from txl.data import lagged_copy_entropy
         ),
         (
             ["training.streams=shuffled", "training.memory_length=0"],
-            ["shuffled: ", "in another order in each epoch, nothing remembered"],
+            ["shuffled: ", "reshuffled every epoch, without memory"],
         ),
     ],
 )

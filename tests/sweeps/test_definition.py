@@ -286,10 +286,10 @@ MISTAKES = {
         "overides: [seed=1]",
     ): "rows.one: there is no setting overides; did you mean overrides",
     ("label: One, ", ""): "rows.one: label is missing",
-    ("loss: Full, o", "o"): "rows.one: loss is missing: it is a column",
+    ("loss: Full, o", "o"): "rows.one: the row has no value for the column loss",
     ("loss: Full, o", "loss: yes, o"): "rows.one: loss: True is not a text; write it in quotes",
     ("  one:", "  One:"): "rows.One: a row's name has only a to z, 0 to 9 and _",
-    ("same_run: one", "same_run: two"): "rows.five.same_run=two is no row that is run; there are one",
+    ("same_run: one", "same_run: two"): "rows.five.same_run=two is not a row that is run; there are one",
     (
         "same_run: one,",
         "same_run: one, overrides: [],",

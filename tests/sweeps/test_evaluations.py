@@ -123,7 +123,7 @@ def test_each_row_by_itself_stopped_and_gone_on_with(train, call):
     wait_for((first / "console.log").exists, train)
     os.kill(program(run), signal.SIGTERM)
     assert run.wait(LIMIT) == 143, output(train)
-    assert "The same command continues from here" in output(train)
+    assert "Run the same command to continue" in output(train)
     assert json.loads((first / "evaluation.json").read_text())["status"] == "interrupted"
     assert not (sweep / "evaluations" / "attention-rotary-seed1").exists()
     path.write_text(text.replace("TOKENS", "50"))

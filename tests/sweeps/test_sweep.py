@@ -257,7 +257,7 @@ def test_a_signal_stops_the_sweep_and_the_same_command_goes_on(run, capsys):
     words = ["+ablation=mine.yaml", "seed=1,2"]
     assert run(*words) == 143
     assert run.task.ran == ["xl/seed1", "xl/seed2"]
-    assert "stopped; 1 of 4 jobs done. The same command continues from here" in capsys.readouterr().out
+    assert "stopped; 1 of 4 jobs done. Run the same command to continue" in capsys.readouterr().out
     run.task.ran, run.task.stops_at = [], None
     assert run(*words) == 0
     assert run.task.ran == ["xl/seed2", "rotary/seed1", "rotary/seed2"]

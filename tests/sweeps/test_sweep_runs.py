@@ -78,7 +78,7 @@ def test_a_sweep_stopped_in_its_second_job_goes_on_there(train, tiny, number):
     before = (sweep / "position-relative" / "seed1" / "results.json").read_bytes()
     if number == signal.SIGTERM:
         assert code == 143, output(train)
-        assert "The same command continues from here" in output(train)
+        assert "Run the same command to continue" in output(train)
         assert results(sweep)["position-rotary"]["error"] == "stopped by SIGTERM"
     time.sleep(1)  # the lifeline of a killed sweep
     kept = torch.load(second / "checkpoints" / "last.ckpt", weights_only=True)["global_step"]

@@ -65,7 +65,7 @@ def test_what_could_not_be_written_leaves_the_old_and_no_part(tmp_path, caplog):
     assert files.failed
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["last.ckpt"]
-    assert "training goes on" in caplog.text
+    assert "the previous one stays" in caplog.text
 
 
 @pytest.mark.parametrize("damage", [b"", b"PK", b"no checkpoint at all"])

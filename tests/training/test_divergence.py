@@ -29,7 +29,7 @@ def test_a_loss_that_is_not_finite_is_found_at_its_step(folder, bad):
         feed(DivergenceGuard(None, folder), [2.0] * 399 + [bad])
     with pytest.raises(DivergedError, match=r"at step 403 the loss.*last.ckpt, of step 400"):
         feed(DivergenceGuard(None, folder), [2.0] * 402 + [bad])
-    with pytest.raises(DivergedError, match="no checkpoint is from before"):
+    with pytest.raises(DivergedError, match="there is no earlier checkpoint"):
         feed(DivergenceGuard(None, folder), [2.0] * 50 + [bad])
     with pytest.raises(DivergedError, match=r"at step 400 the validation loss is .*last.ckpt"):
         DivergenceGuard(None, folder).check_finite(400, bad, "validation loss", good=400)

@@ -31,6 +31,6 @@ def test_lines_that_a_full_disk_refuses_wait_whole_for_room(tmp_path, caplog):
         resource.setrlimit(resource.RLIMIT_FSIZE, kinds)
         signal.signal(signal.SIGXFSZ, before)
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1]
-    assert caplog.text.count("its lines wait, training goes on") == 1
+    assert caplog.text.count("its lines are held back, training continues") == 1
     logger.log_metrics({"train/loss": 4.0}, step=4)
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 2, 3, 4]

@@ -142,7 +142,7 @@ def test_an_interruption_while_single_heads_are_read_leaves_the_means(model, cap
     for name in ("mean_attention", "mean_a", "mean_d"):
         assert (arrays[name] == whole[name]).all()
     said = " ".join(capsys.readouterr().out.split())
-    assert "interrupted: the means are of all; no single head was read" in said
+    assert "interrupted: the means are complete, but no head was read" in said
     names = {file.name.rpartition("-")[2] for file in (model.parent / "figures").iterdir()}
     assert names == {"mean.png", "mean.pdf", "terms.png", "terms.pdf"}
 

@@ -44,7 +44,7 @@ def test_the_verb(run, tmp_path, capsys):
     assert one["texts"][0]["ids"][0] == many["texts"][0]["ids"][1]
 
     placed, page = generated(run, "position=30", "context=10")
-    assert "How the text itself goes on" in page
+    assert "The original continuation" in page
     assert placed["place"] == "tiny, test, token 30"
     generated(run, "position=random", "seed=8", "top_p=0.9", "top_k=null", "temperature=0.7")
 
@@ -61,7 +61,7 @@ def test_what_cannot_be_is_said_in_a_line(run, tmp_path, capsys):
         (["temperature=1e-40"], "temperature=1e-40 must be 1e-06 or more"),
         (["seed=-1"], "seed=-1 must be from 0"),
         (["prompt=a", f"seed={2**64}"], "must be from 0 to 2**63 - 1"),
-        ([f"file={strange}"], "strange.txt is no text in UTF-8"),
+        ([f"file={strange}"], "strange.txt is not text in UTF-8"),
         (["prompt=a", "out=x.md"], "out=x.md is the path of the page; name the JSON"),
         (["top_p=2"], "top_p=2.0 must be above 0 and at most 1"),
     ]:

@@ -39,10 +39,10 @@ def test_words_become_typed_settings():
     ("word", "message"),
     [
         ("lenght=3", "there is no setting lenght; did you mean length or lengths"),
-        ("length", "'length' is no setting: expected key=value, where the keys are length, lengths"),
+        ("length", "'length' is not a setting: expected key=value, where the keys are length, lengths"),
         ("length=3.5", "length=3.5: expected a whole number$"),
         ("length=null", "length=null: expected a whole number$"),
-        ("lengths=[1,x]", r"lengths=\[1,x\]: expected a list of which each is a whole number, or null"),
+        ("lengths=[1,x]", r"lengths=\[1,x\]: expected a list, each item a whole number, or null"),
         ("rate=fast", "rate=fast: expected a number, or null"),
         ("greedy=1", "greedy=1: expected true or false"),
     ],

@@ -136,8 +136,8 @@ def score_text(
 def half_interval(scores: np.ndarray) -> float:
     """Return half the width of a 95 % confidence interval of the mean score, in nats.
 
-    Neighbouring scores are correlated. So the text is divided into up to 50 blocks of equal length, whose
-    means are taken as independent and normal.
+    Neighboring scores are correlated, so that an interval from single scores would be too narrow: the text is
+    divided into up to 50 blocks of equal length, whose means are taken as independent and normal.
 
     Args:
         scores: `[T]`, in the order of the text; nan where a token has none.

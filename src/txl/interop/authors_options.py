@@ -48,7 +48,7 @@ def describe(config: Mapping[str, Any]) -> dict[str, Any]:
         "again at every segment; here cached states are never altered (§3.3)": absolute and slots > 0,
         f"attn_type {kind} with pre_lnorm: the authors' code normalizes keys and values but not "
         "queries": absolute and config.get("pre_lnorm", False),
-        "same_length without memory (mem_len 0) leaves a query nothing to see": same_length and slots == 0,
+        "same_length without memory (mem_len 0) leaves queries without keys": same_length and slots == 0,
     }
     for problem, present in problems.items():
         if present:

@@ -16,7 +16,7 @@ from torch import Tensor
 from txl.data import Vocabulary
 from txl.interop.huggingface import read_json
 
-OURS = "transfo-xl"  # the model_type that `load_foreign` converts to a `TransformerXL`
+TRANSFO_XL = "transfo-xl"  # the model_type that `load_foreign` converts to a `TransformerXL`
 TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.json", "spiece.model")
 MAX_LOGITS = 2**26  # per forward pass: 256 MB
 CHECKED_TOKENS = 10_000  # at the beginning of a text, where a tokenizer is compared with a vocabulary
@@ -25,7 +25,7 @@ CHECKED_TOKENS = 10_000  # at the beginning of a text, where a tokenizer is comp
 def is_foreign(path: Path) -> bool:
     """Return whether `save_pretrained` of a model other than Transformer-XL wrote this directory."""
     config = Path(path) / "config.json"
-    return config.is_file() and read_json(config).get("model_type") != OURS
+    return config.is_file() and read_json(config).get("model_type") != TRANSFO_XL
 
 
 class CausalModel:
@@ -37,7 +37,7 @@ class CausalModel:
 
     Raises:
         ModuleNotFoundError: transformers is not installed.
-        ValueError: this is no causal language model of transformers, or parameters are missing.
+        ValueError: this is not a causal language model of transformers, or parameters are missing.
         OSError: files are missing.
     """
 

@@ -102,7 +102,7 @@ def _read_exported(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if metadata.get("txl_format") != FORMAT:
         raise ValueError(
             f"{path} has the txl_format {metadata.get('txl_format')}, expected {FORMAT}: it was written by "
-            "another program or another version; of a Hugging Face model give the directory"
+            "another program or another version; for a Hugging Face model, pass its directory"
         )
     try:
         return json.loads(metadata["txl"]), tensors

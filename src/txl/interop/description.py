@@ -20,7 +20,6 @@ from typing import Any
 from txl.model import PositionEncoding, TransformerXL
 
 REQUIRED, OPTIONAL = ("model", "position"), ("reading", "vocabulary", "data")
-OURS = "txl.model"
 
 
 def build(description: Mapping[str, Any], trust: bool = False) -> TransformerXL:
@@ -51,10 +50,10 @@ def _bind_arguments(group: Any, name: str, kind: type, trust: bool) -> partial:
         raise ValueError(f"{name}: expected arguments and a _target_, the import path of a class")
     path = group["_target_"]
     module, _, attribute = path.rpartition(".")
-    if not trust and not f"{module}.".startswith(f"{OURS}."):
+    if not trust and not f"{module}.".startswith("txl.model."):
         raise ValueError(
-            f"{name}: {path} is not a class of {OURS}, and importing it would run its code; pass trust=True "
-            "if the checkpoint and the code are your own"
+            f"{name}: {path} is not a class of txl.model, and importing it would run its code; pass "
+            "trust=True if the checkpoint and the code are your own"
         )
     try:
         target = getattr(importlib.import_module(module), attribute)

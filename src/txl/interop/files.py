@@ -24,7 +24,7 @@ class PickledObjectError(ValueError):
             "is not read. If it is a whole model, write its tensors in the environment that made it:\n"
             f'    import torch; model = torch.load("{path.name}")\n'
             f'    torch.save(model.state_dict(), "{state}")\n'
-            f"and give {state}"
+            f"then pass {state}"
         )
 
 

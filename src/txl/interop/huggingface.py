@@ -42,7 +42,7 @@ def read_pretrained(directory: Path) -> tuple[dict[str, Tensor], dict[str, Any]]
     options, tensors = _options(directory / "config.json"), {}
     for path in _weight_files(directory):
         if not path.is_file():
-            raise FileNotFoundError(f"{path} is missing; the index beside it names it")
+            raise FileNotFoundError(f"{path} is missing, but the index lists it")
         content = read_safetensors(path)[0] if path.suffix == ".safetensors" else read_pickle(path)
         for name, tensor in check_state(content, path).items():
             tensors[name.removeprefix("transformer.")] = tensor
@@ -58,7 +58,9 @@ def _options(path: Path) -> dict[str, Any]:
     config.setdefault("vocab_size", config.get("n_token"))  # its name in files of the first versions
     missing = [name for name in ("vocab_size", *SAME) if config.get(name) is None]
     if missing:
-        raise ValueError(f"{path} lacks {', '.join(missing)}: it is no configuration of TransfoXLLMHeadModel")
+        raise ValueError(
+            f"{path} lacks {', '.join(missing)}: it is not a configuration of TransfoXLLMHeadModel"
+        )
     options = {name: config[name] for name in SAME}
     options |= {"n_token": config["vocab_size"], "attn_type": 0}
     check_option_types(options)

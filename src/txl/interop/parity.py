@@ -33,7 +33,7 @@ class Comparison:
     largest: dict[str, float | None] = field(default_factory=lambda: dict.fromkeys(TOLERANCE))
 
     def add(self, kind: str, ours: Tensor, theirs: np.ndarray) -> None:
-        """Compare two arrays. What is not a number, or of another shape, is infinitely far off."""
+        """Compare two arrays. NaN, or another shape, counts as an infinite difference."""
         difference = float("inf")
         if tuple(ours.shape) == theirs.shape:
             gap = (ours.detach().double() - torch.from_numpy(np.asarray(theirs, dtype=np.float64))).abs()

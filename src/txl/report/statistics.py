@@ -58,7 +58,7 @@ def difference(row: Sample, reference: Sample) -> Difference:
 
 
 def t_quantile(probability: float, freedom: float) -> float:
-    """Return the quantile of Student's t distribution, in its upper half.
+    """Return a quantile of the upper half of Student's t distribution.
 
     Args:
         probability: from 0.5 on, below 1.
@@ -68,7 +68,9 @@ def t_quantile(probability: float, freedom: float) -> float:
         ValueError: an argument is outside its range.
     """
     if not (0.5 <= probability < 1 and freedom >= 1):
-        raise ValueError(f"want a probability in [0.5, 1) and freedom >= 1, not {probability} and {freedom}")
+        raise ValueError(
+            f"expected a probability in [0.5, 1) and freedom >= 1, not {probability} and {freedom}"
+        )
     low, high = 0.0, 1.0
     while t_distribution(high, freedom) < probability:
         low, high = high, 2 * high

@@ -85,7 +85,7 @@ def _read(directory: Path) -> Sweep:
     if (directory / "sweep.json").exists():
         return _read_sweep(directory)
     if not directory.is_dir():
-        raise ValueError(f"{directory} is no directory; name one of a sweep or of a run")
+        raise ValueError(f"{directory} is not a directory; name one of a sweep or of a run")
     runs = [_read_run(path.parent) for path in sorted(directory.rglob("results.json"))]
     if not runs:
         raise ValueError(f"{directory} holds neither a sweep.json nor a results.json; name a sweep or a run")
@@ -228,9 +228,13 @@ def _one_run_per_seed(row: Row, notes: list[str]) -> list[RunRecord]:
         worse, better = sorted((run, other), key=lambda one: STATUSES.index(one.status))
         kept[run.seed] = better
         if worse.status not in (better.status, "missing"):
-            said = {"interrupted": "was interrupted", "unreadable": "cannot be read"}
-            what = said.get(worse.status, worse.status)
-            notes.append(f"{row.name}, seed {run.seed}: a run that {what} is replaced by another")
+            verbs = {
+                "running": "is still running",
+                "interrupted": "was interrupted",
+                "unreadable": "cannot be read",
+            }
+            verb = verbs.get(worse.status, worse.status)
+            notes.append(f"{row.name}, seed {run.seed}: a run that {verb} is replaced by another")
     return sorted(kept.values(), key=lambda run: (run.seed is None, run.seed or 0))
 
 

@@ -125,12 +125,12 @@ def streams_of(
             options["border"] = corpus.vocabulary.encode(reading.border.encode()).tolist()
         except ValueError as error:
             raise ConfigError(
-                f"{section}.border={reading.border!r}: {error}; name a text that separates"
+                f"{section}.border={reading.border!r}: {error}; give the text between documents"
             ) from error
         if split == "train" and not len(border_places(corpus.tokens[split], options["border"])):
             raise ConfigError(
                 f"{section}.border={reading.border!r} is nowhere in the training text, so "
-                f"{section}.streams={reading.streams} has nothing to go by; name a text that separates"
+                f"{section}.streams={reading.streams} finds no boundaries; give the text between documents"
             )
     if split != "test" and reading.streams == "sentences" and reading.memory_length:
         log.warning(

@@ -24,7 +24,7 @@ def describe(
     Args:
         settings: composed. Without `data.vocabulary`, the text is prepared to count its tokens.
         devices: divide the batch; each holds the whole model (data parallel).
-        peak: operations a second of one device, for the time to train; `None` leaves the time out.
+        peak: operations per second of one device, for the time to train; `None` leaves the time out.
         utilization: share of the peak that is reached.
 
     Raises:
@@ -73,7 +73,7 @@ def describe(
 
 
 def untrained(settings: DictConfig) -> tuple[TransformerXL, Config]:
-    """Return a model with random parameters, evaluating, with the clamp of its evaluation; and its settings.
+    """Return an untrained model in evaluation mode, clamped as in evaluation, and its settings.
 
     No text is read: `data.vocabulary` is the number of tokens.
 
@@ -109,15 +109,15 @@ def as_table(name: str, described: dict[str, Any]) -> Table:
     table.add_column(justify="right")
     for key in ("vocabulary", "parameters", "parameters_in_layers"):
         table.add_row(key.replace("_", " "), f"{described[key]:,}")
-    table.add_row("rows on each of the devices", f"{described['rows_per_device']} × {described['devices']}")
+    table.add_row("rows per device × devices", f"{described['rows_per_device']} × {described['devices']}")
     for part, size in described["memory_bytes_per_device"].items():
         what = "memory of a device, float32" if part == "sum" else f"  {part}"
         table.add_row(what.replace("_", " "), f"{size / 2**30:,.2f} GiB")
-    table.add_row("training, operations a token", f"{described['training_flops_per_token']:.3e}")
-    table.add_row("evaluation, operations a token", f"{described['evaluation_flops_per_token']:.3e}")
+    table.add_row("training, operations per token", f"{described['training_flops_per_token']:.3e}")
+    table.add_row("evaluation, operations per token", f"{described['evaluation_flops_per_token']:.3e}")
     table.add_row("training, tokens", f"{described['training_tokens']:,}")
     table.add_row("training, operations", f"{described['training_flops']:.3e}")
     if described["seconds"] is not None:
-        share = f"{described['utilization']:.0%} of {described['peak_flops']:.3g} operations a second"
+        share = f"{described['utilization']:.0%} of {described['peak_flops']:.3g} operations per second"
         table.add_row(f"time to train at {share}", f"{described['seconds'] / 3600:,.1f} h")
     return table

@@ -1,7 +1,7 @@
 """The run directory: what a run leaves behind, whatever happens to it.
 
-`results.json` is there from the first moment and is replaced as the run proceeds. Every file is written
-under a temporary name and renamed, so that a run killed at any moment leaves whole files.
+`results.json` is there from the first moment and is replaced as the run proceeds. Records and checkpoints
+are written under a temporary name and renamed, so that a run killed at any moment leaves whole ones.
 """
 
 import logging
@@ -102,7 +102,7 @@ class RunDirectory:
             log.info("resuming from %s, step %d", self.resumed_from, step)
 
     def failure_elsewhere(self) -> str | None:
-        """Return the failure that another process has recorded, for which this one will fail as well."""
+        """Return the failure that another process has recorded, because of which this one will fail, too."""
         failed = records.read_status(self.directory) == "failed"
         return records.read_results(self.directory)["error"] if failed else None
 
@@ -195,7 +195,7 @@ class RunDirectory:
                 log.warning("logger %s could not be closed: %s", logger.name, error, exc_info=True)
 
 
-# What may change when a run resumes: how long and on what it trains, and what it keeps; not what it learns.
+# Settings that may change when a run resumes: length, hardware, what it keeps; nothing that affects learning.
 MAY_CHANGE = (
     "trainer.max_steps", "trainer.accelerator", "trainer.strategy", "trainer.devices", "trainer.num_nodes",
     "trainer.checkpoint_every", "trainer.keep_every", "data.cache", "logger",

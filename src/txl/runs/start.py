@@ -1,4 +1,4 @@
-"""A run in processes of its own: started, waited for, and recorded however they end."""
+"""Starts the processes of a run, waits for them and records how they ended."""
 
 import logging
 import os
@@ -49,7 +49,7 @@ def start_run(
     output: IO | None = None,
     poll: processes.Poll = lambda: None,
 ) -> None:
-    """Run one process for each device; `results.json` says how it ended, also when no process could.
+    """Run one process for each device; `results.json` says how it ended, even if no process could record it.
 
     Args:
         program: the script and the options that say where its settings are; `None` for this one's.

@@ -158,7 +158,7 @@ def load(source: Path | str, trust: bool = False) -> TrainedModel:
 def inference_context(
     model: torch.nn.Module, device: str = "auto", precision: str = "auto"
 ) -> Iterator[tuple[torch.device, str]]:
-    """Run a model on a device in a precision, without gradients; yield the resolved two.
+    """Run a model on a device in a precision, without gradients; yield the two as they are chosen.
 
     From then on the process retains freed pages, as in training.
 

@@ -194,7 +194,9 @@ def _read(name: str, scale: str, content: Any) -> Ablation:
     for row_name, row in table["rows"].items():
         other = row.get("same_run")
         if other is not None and "overrides" not in table["rows"].get(other, {}):
-            raise ConfigError(f"rows.{row_name}.same_run={other} is no row that is run{nearest(other, jobs)}")
+            raise ConfigError(
+                f"rows.{row_name}.same_run={other} is not a row that is run{nearest(other, jobs)}"
+            )
     return Ablation(name, scale, table, jobs)
 
 
@@ -218,7 +220,7 @@ def _row(name: str, given: Any, scale: str, file: _File) -> dict[str, Any]:
     row = typed(_Row, {key: value for key, value in given.items() if key not in columns})
     for column in file.columns:
         if row.same_run is None and column not in columns:
-            raise ConfigError(f"{column} is missing: it is a column")
+            raise ConfigError(f"the row has no value for the column {column}")
     for column, value in columns.items():
         if not isinstance(value, str):
             raise ConfigError(f'{column}: {value} is not a text; write it in quotes ("yes", "128")')

@@ -77,7 +77,7 @@ class SweepEvaluation:
         """Return a message about the first model that is not trained."""
         for job in self.jobs:
             if (status := read_status(sweep / job)) != "completed":
-                return f"{job} is {status or 'not there'}"
+                return f"{job} is {status or 'not trained yet'}"
         return None
 
 

@@ -146,7 +146,7 @@ def completed_runs(sweep: Path) -> list[Path]:
     """Return the completed runs of another sweep.
 
     Raises:
-        ValueError: the directory is no sweep's.
+        ValueError: the directory does not hold a sweep.
     """
     if not (sweep / SWEEP).exists():
         raise ValueError(f"ablation.reuse={sweep} holds no {SWEEP}; name the directory of a sweep")

@@ -27,7 +27,7 @@ from txl.training.callbacks.progress import clock
 
 POLL_SECONDS = 0.5  # between two readings of the files
 PLAIN_LINE_SECONDS = 30.0  # without a terminal, a line at most this often
-TELLING = 0.1  # share of its steps from which a job's own pace counts: the first steps are slow
+MIN_SHARE = 0.1  # share of its steps from which a job's own pace counts: the first steps are slow
 TAIL_BYTES = 4096  # of metrics.jsonl: more than a line
 
 
@@ -135,7 +135,7 @@ class SweepProgress:
             if key in self.ended:
                 continue
             todo, pace = self.total[key] - self.began[key], median(self.pace[job.row] or known)
-            if steps.get(key, 0) >= TELLING * todo:
+            if steps.get(key, 0) >= MIN_SHARE * todo:
                 pace = max(pace, own.get(key, 0.0))
             left.append(max(0.0, pace * todo - spent.get(key, 0.0)))
         return max(sum(left) / self.at_once, *left, 0.0)

@@ -214,9 +214,9 @@ def conclude(directory: Path, jobs: list[Job], evaluations: list[str], received:
     summary = _count("jobs", statuses) + (f"; {_count('evaluations', evaluations)}" if evaluations else "")
     complete = {*statuses, *evaluations} <= {"completed"}
     if received and not complete:
-        console.print(f"stopped; {summary}. The same command continues from here", soft_wrap=True)
+        console.print(f"stopped; {summary}. Run the same command to continue", soft_wrap=True)
         sys.exit(128 + received)
-    console.print(summary if complete else f"{summary}. The same command tries the others again")
+    console.print(summary if complete else f"{summary}. Run the same command to retry the rest")
     paths = write_tables(directory)
     console.print(summary_of(directory, console.width))
     for path in paths:

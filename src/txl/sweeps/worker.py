@@ -31,7 +31,7 @@ from txl.training.hardware import failure_reason
 # is the one channel that all launchers have. A killed sweep cannot write it, but its lock becomes free.
 STOP = ".stop"
 SWEEP = "sweep.json"
-ABANDONED_SECONDS = 60.0  # a job may take to save and leave when its sweep was killed
+ABANDONED_SECONDS = 60.0  # for a job to save and exit after its sweep was killed
 # submitit counts a job that returns as completed, so one to be requeued waits until SLURM ends it.
 REQUEUE_SECONDS = 300.0
 PROGRESS = ("metrics.jsonl", "results.json", "console.log", "train.log")  # files that grow while a job works

@@ -1,4 +1,4 @@
-"""The LightningModule: one segment a step, the memory carried over to the next."""
+"""The LightningModule: one segment per step, the memory carried over to the next."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext

@@ -1,1 +1,1 @@
-"""The command line beside training: one file a verb, each with `run`; `arguments.py` has their words."""
+"""Everything except training: one file per verb, each with `run`; `arguments.py` defines the command line."""

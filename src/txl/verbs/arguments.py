@@ -42,7 +42,7 @@ def parse(words: list[str] | None, description: str | None) -> argparse.Namespac
         verb.add_argument("--json", action="store_true", help="JSON to standard output, and nothing else")
     verb = verbs["describe"]
     verb.add_argument("--devices", type=positive(int), default=1, help="devices that share the batch (1)")
-    verb.add_argument("--peak", type=positive(float), help="operations a second of a device: 312e12")
+    verb.add_argument("--peak", type=positive(float), help="operations per second of a device: 312e12")
     verb.add_argument("--utilization", type=positive(float), default=0.4, help="share of the peak (0.4)")
     for name in MODEL_VERBS:
         verbs[name].add_argument(
@@ -83,7 +83,7 @@ def parse(words: list[str] | None, description: str | None) -> argparse.Namespac
         "words",
         nargs="+",
         metavar="DIR",
-        help="of a sweep, of a run, or a folder with runs below it; several become one table. "
+        help="of a sweep or a run, or a folder that contains runs; several become one table. "
         "out=DIR: where the files go, if not into the one DIR",
     )
     verb.add_argument(

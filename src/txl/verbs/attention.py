@@ -34,8 +34,10 @@ def run(trained: TrainedModel, settings: AttentionSettings, path: Path) -> runne
     files = [path, *draw_attention(path, figures)]
     if heads := result["segment"]["heads"]:  # the page shows single heads
         files.append(write_page(path, figures))
-    read = f"the {result['tokens']:,} tokens read until then" if heads else "all; no single head was read"
-    message = None if result["complete"] else f"interrupted: the means are of {read}"
+    read = (
+        f"of the {result['tokens']:,} tokens read until then" if heads else "complete, but no head was read"
+    )
+    message = None if result["complete"] else f"interrupted: the means are {read}"
     return runner.Outcome(as_table(result, arrays), files, message)
 
 

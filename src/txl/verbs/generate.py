@@ -63,7 +63,7 @@ def read_prompts(
         try:
             whole = settings.file.read_bytes().decode().removesuffix("\n")
         except UnicodeDecodeError as error:
-            raise ValueError(f"file={settings.file} is no text in UTF-8: {error}") from error
+            raise ValueError(f"file={settings.file} is not text in UTF-8: {error}") from error
         return [encode(trained, piece) for piece in re.split(SEPARATOR, whole)], None, None
     text = trained.text(settings.split)
     tokens = text.tokens
@@ -176,7 +176,7 @@ def as_markdown(result: dict[str, Any]) -> str:
         for index, sample in enumerate(text["samples"], start=1):
             parts += [f"### Sample {index}", quoted(sample)]
     if result["reference"]:
-        parts += ["### How the text itself goes on", quoted(result["reference"])]
+        parts += ["### The original continuation", quoted(result["reference"])]
     return "\n\n".join(parts) + "\n"
 
 

@@ -50,9 +50,9 @@ class EvaluateSettings(PrecisionSettings):
     attention_length: list[int] | None = setting(
         "keys a query may attend to, itself included; several to compare: [64,128,256]"
     )
-    memory_length: int | None = setting("slots of the memory; with an attention length as many as it needs")
+    memory_length: int | None = setting("slots of the memory; as many as needed with an attention length")
     segment_length: int | None = setting("tokens of a segment")
-    clamp_length: int | None = setting("larger distances count as this one")
+    clamp_length: int | None = setting("distances are clamped to this")
     batch_size: int = setting("parts of the text read side by side; changes the speed, not the score (8)", 8)
     stride: int | None = setting(
         "targets scored in each window of the attention length, without memory; 1 is one prediction a "
@@ -76,17 +76,17 @@ class EvaluateSettings(PrecisionSettings):
 class ReclSettings(ModelSettings):
     """Settings of `txl recl`."""
 
-    names: list[str] | None = setting("of the models, in their order; null for the ends of their paths")
+    names: list[str] | None = setting("of the models, in their order; null for the last parts of their paths")
     split: str = setting(
         "train, valid or test, of the corpus of the first model that knows one (test)", "test"
     )
     text: Path | None = setting("a text file of your own instead")
     positions: int = setting("how many tokens are scored (2000)", 2000)
     start: int = setting("the shortest context, in tokens (100)", 100)
-    step: int = setting("by which it grows (100)", 100)
+    step: int = setting("increment from one context to the next (100)", 100)
     longest: int = setting("the longest context scored (1000)", 1000)
     r: list[float] = setting(
-        "shares of the tokens: the hardest of them count ([0.1,0.5,1.0])", [0.1, 0.5, 1.0]
+        "fractions of the tokens, the hardest first, to average over ([0.1,0.5,1.0])", [0.1, 0.5, 1.0]
     )
     threshold: float = setting("the relative gain below which a longer context is of no use (0.01)", 0.01)
     attention_length: list[int | None] | None = setting(
@@ -97,7 +97,7 @@ class ReclSettings(ModelSettings):
         "the longest context a model reads, one number or one for each; null for what it was made for"
     )
     batch_size: int = setting("windows read side by side (8)", 8)
-    seed: int = setting("of the choice of tokens (1)", 1)
+    seed: int = setting("for the choice of tokens (1)", 1)
     out: Path | None = setting("folder of the results; null for one beside the first of our models")
 
     def __post_init__(self) -> None:
@@ -160,7 +160,9 @@ class SpeedSettings(PrecisionSettings):
         check_at_least(self, 1, *lengths)
         if not self.attention_length or min(self.attention_length) < 2:
             given = ",".join(map(str, self.attention_length))
-            raise ValueError(f"attention_length=[{given}]: expected lengths of 2 or more, as [800,3800]")
+            raise ValueError(
+                f"attention_length=[{given}]: expected lengths of 2 or more, for example [800,3800]"
+            )
 
 
 @dataclass
@@ -258,7 +260,7 @@ def parse_settings(words: Iterable[str], kind: type[Settings]) -> Settings:
         key, equals, value = word.partition("=")
         if not equals:
             raise ValueError(
-                f"{word!r} is no setting: expected key=value, where the keys are {', '.join(hints)}"
+                f"{word!r} is not a setting: expected key=value, where the keys are {', '.join(hints)}"
             )
         if key not in hints:
             raise ValueError(f"there is no setting {key}{nearest(key, hints)}")
@@ -286,7 +288,7 @@ def _expected(kind: Any) -> str:
     if isinstance(kind, types.UnionType):
         return f"{_expected(get_args(kind)[0])}, or null"
     if get_origin(kind) is list:
-        return f"a list of which each is {_expected(get_args(kind)[0])}"
+        return f"a list, each item {_expected(get_args(kind)[0])}"
     return {int: "a whole number", float: "a number", bool: "true or false"}.get(kind, "a text")
 
 

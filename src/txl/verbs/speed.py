@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     if settings.precision not in PRECISIONS:  # before the check, which computes in another one
         raise ValueError(f"precision={settings.precision}: expected one of {', '.join(PRECISIONS)}")
     if len(sources) > 1 or not (sources or shape):
-        raise ValueError("name what to measure: one SOURCE, or a shape, as experiment=enwik8_12l")
+        raise ValueError("name what to measure: one SOURCE, or a shape, for example experiment=enwik8_12l")
     if sources and shape:
         raise ValueError(f"{shape[0]}: {sources[0]} has its shape; give one or the other")
     if sources:
@@ -172,8 +172,8 @@ def describe_measurement(
         "vanilla": "the same shape with learned positions before each layer (Al-Rfou et al. 2018), random; "
         "one prediction for each window, which is read anew; no memory, nothing kept",
         "text": "random tokens, the same for both sides",
-        "measured": "the time of a token, of so many tokens as tokens_measured says; nothing else",
-        "extrapolated": f"time of a token × {settings.tokens:,} tokens, which nobody has waited for",
+        "measured": "the time per token, over tokens_measured tokens; nothing else",
+        "extrapolated": f"time of a token × {settings.tokens:,} tokens, not measured",
         "not_stated_by_the_paper": "model, batch size, segment length, GPU",
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
@@ -210,8 +210,8 @@ def as_table(result: dict[str, Any]) -> Group:
     head = (
         f"Medians (least to most) of {settings['rounds']} turns of each side, alternating; "
         f"{result['device']}, {result['precision']}; batch {settings['batch_size']}, segment "
-        f"{settings['segment_length']}; vanilla {settings['windows']} at once. Before, in "
-        f"{result['precision_of_the_check']}, both scored as plain forward passes do. The paper's ratios are "
+        f"{settings['segment_length']}; vanilla {settings['windows']} at once. Both were first "
+        f"checked against plain forward passes in {result['precision_of_the_check']}. The paper's ratios are "
         "of one GPU; it does not state model, batch or segment."
     )
     return Group(table, Text("\n".join([head, *notes])))

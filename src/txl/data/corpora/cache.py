@@ -1,4 +1,4 @@
-"""The folder of prepared corpora: unfinished ones bear another name, stamps tell which files gave which."""
+"""The folder of prepared corpora: unfinished ones have temporary names, stamps say which files gave which."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _alive(process: str) -> bool:
 
 
 class Stamp:
-    """A record of the folder that some files gave: while their status is the same, so is their text.
+    """Records which prepared folder some files gave: as long as their status is unchanged, so is their text.
 
     Args:
         key: all else that the prepared tokens depend on.

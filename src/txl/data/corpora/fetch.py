@@ -128,7 +128,7 @@ def _download(address: str, output: str, _: object, part: Path) -> None:
             if answer.status_code == 416:  # nothing is left to send: the part is whole, or not of this file
                 if answer.headers.get("Content-Range") != f"bytes */{received}":
                     part.unlink()
-                    raise TransferError("what was left of an earlier transfer is no part of it", retry=True)
+                    raise TransferError("the partial file belongs to another download", retry=True)
             elif not answer.ok:
                 raise TransferError(f"{answer.status_code} {answer.reason}", retry=answer.status_code >= 500)
             else:

@@ -39,7 +39,7 @@ class Corpus:
 
     Attributes:
         sha256: of its whole text, before it is split.
-        vocabulary: tells also what a token is (`unit`) and which word ends a line (`end_of_line`).
+        vocabulary: also says what a token is (`unit`) and which word ends a line (`end_of_line`).
         tokens: the ids of each split, one-dimensional memory-mapped arrays.
         folder: holds them and `report.json`; None for a corpus made in memory.
     """

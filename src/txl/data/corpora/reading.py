@@ -62,7 +62,7 @@ class Part:
         if begin:
             log.info("%s begins with a byte order mark, which is left out", source)
         if b"\r\n" in head:
-            kept = "which words do not see" if unit == "word" else "which are kept"
+            kept = "which do not matter for words" if unit == "word" else "which are kept"
             log.info("%s has lines that end with CRLF, %s", source, kept)
         return cls(path, begin, size, source)
 

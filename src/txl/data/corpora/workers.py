@@ -1,4 +1,4 @@
-"""Work in several processes, as the interpreter lock of Python allows one core."""
+"""Work in several processes, because Python's interpreter lock allows only one core."""
 
 import os
 import signal

@@ -233,7 +233,7 @@ class OrderedStreams(Streams):
         length = (
             f"variable length around {self.segment_length}" if self.variable_length else self.segment_length
         )
-        start = ", from another random token on in each epoch" if self.random_start else ""
+        start = ", starting at a new random token each epoch" if self.random_start else ""
         return (
             f"{super().describe()} in order: tokens {self.begin[0]:,} to {self.end[-1]:,}, about "
             f"{self.longest:,} a row in {len(self):,} segments of {length}{start}"

@@ -103,7 +103,7 @@ class DocumentStreams(Streams):
     def describe(self) -> str:
         used = (len(self.tokens) - 1) / (len(self) * self.batch_size * self.segment_length)
         return (
-            f"{super().describe()} by documents: {len(self.starts):,} of them, none sees another, in "
+            f"{super().describe()} by document: {len(self.starts):,} documents, each read on its own, in "
             f"{len(self):,} segments of {self.segment_length}, {used:.0%} of whose positions are scored"
         )
 
@@ -163,7 +163,7 @@ class ShuffledStreams(DocumentStreams):
     def describe(self) -> str:
         return (
             f"{Streams.describe(self)} shuffled: {self.first[-1]:,} segments of {self.segment_length} in "
-            f"{len(self):,} batches, in another order in each epoch, nothing remembered"
+            f"{len(self):,} batches, reshuffled every epoch, without memory"
         )
 
 

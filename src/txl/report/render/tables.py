@@ -31,7 +31,7 @@ def write_tables(directories: Path | list[Path], out: Path | None = None) -> lis
     """
     directories = [directories] if isinstance(directories, Path) else directories
     if out is None and len(directories) > 1:
-        raise ValueError("the table of several directories needs a place of its own: out=DIR")
+        raise ValueError("the table of several directories needs its own folder: out=DIR")
     out = out or directories[0]
     sweep = read_sweeps(directories)
     report = report_of(sweep)

@@ -2,7 +2,7 @@
 
 The runs of a sweep are a W&B group, and their job type is the row (see `txl.training.loggers.wandb`). Report
 and workspace show the runs of the group; each panel has one line per row: mean and deviation over its seeds.
-W&B is imported only here and only when asked for.
+W&B is imported only when asked for.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def publish(
         )
     both = build(sweep, _groups(runs), project, entity or "")
     file = out / NAME
-    lines, why = [], "W&B is offline here: no login, or WANDB_MODE says so"
+    lines, why = [], "W&B is offline: not logged in, or WANDB_MODE=offline"
     steps = ["wandb login"]
     with contextlib.redirect_stderr(io.StringIO()):  # what W&B prints there is in the lines returned
         try:

@@ -60,7 +60,7 @@ class WholeFiles(TorchCheckpointIO):
         except (OSError, RuntimeError) as error:  # torch reports a failed write as RuntimeError
             self.failed = True
             log.warning(
-                "the checkpoint of step %d could not be written (%s); the one before stays, training goes on",
+                "the checkpoint of step %d could not be written (%s); the previous one stays",
                 step,
                 str(error).splitlines()[0],
             )

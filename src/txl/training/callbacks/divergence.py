@@ -69,5 +69,5 @@ class DivergenceGuard:
         advice = "lower optimizer.lr, lengthen schedule.warmup_steps or lower trainer.gradient_clip"
         good = newest_of(self.checkpoints.glob("*.ckpt"), until)
         if good is None:
-            return f"{advice}; no checkpoint is from before"
+            return f"{advice}; there is no earlier checkpoint"
         return f"{advice}; the last good checkpoint is {good[0]}, of step {good[1]}"

@@ -100,7 +100,7 @@ def queue_again() -> None:
         job = f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
     try:
         subprocess.run(["scontrol", "requeue", job], check=True, capture_output=True, text=True, timeout=60)
-        log.info("SLURM queues job %s again; it will continue from here", job)
+        log.info("SLURM requeued job %s, which will continue from here", job)
     except (OSError, subprocess.SubprocessError) as error:
         reason = getattr(error, "stderr", None) or str(error)
-        log.warning("SLURM does not queue job %s again: %s; submit it yourself", job, reason.strip())
+        log.warning("SLURM did not requeue job %s: %s; submit it yourself", job, reason.strip())

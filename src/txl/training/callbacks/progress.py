@@ -209,7 +209,7 @@ class Monitor(pl.Callback):
         self.guard.check_finite(self.steps, module.scores.loss, "validation loss", good=self.steps - 1)
         now = time.perf_counter()
         took = max(now - self.paused, 1e-9)
-        self.since += took  # which is no training time
+        self.since += took  # not training time
         self.validating += took
         self.seconds = now - self.begin
         name, value = self._metric(module.scores.loss)

@@ -36,7 +36,7 @@ class RunLogger(Logger):
 
 
 class JsonLines(RunLogger):
-    """Appends one JSON object a line, in one write, so that a killed run leaves whole lines.
+    """Appends one JSON object per line, in one write, so that a killed run leaves whole lines.
 
     Lines that cannot be written (a full disk) are kept, with a warning, and written with the next one.
     """
@@ -66,4 +66,6 @@ class JsonLines(RunLogger):
             self.unwritten = b""
         except OSError as error:
             if not warned:
-                log.warning("%s cannot be written (%s); its lines wait, training goes on", path, error)
+                log.warning(
+                    "%s cannot be written (%s); its lines are held back, training continues", path, error
+                )
