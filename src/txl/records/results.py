@@ -114,8 +114,17 @@ def read_status(directory: Path) -> str | None:
     return read_results(directory)["status"] if (Path(directory) / "results.json").exists() else None
 
 
-def record_outcome(directory: Path, status: str, message: str, replace: bool = False) -> None:
-    """Record how a run ended where its first process cannot; `replace` overwrites what a process recorded."""
-    results = _load(directory)
+def record_outcome(
+    directory: Path, status: str, message: str, replace: bool = False, initial: dict[str, Any] | None = None
+) -> None:
+    """Record how a run ended where its first process cannot.
+
+    Args:
+        replace: overwrite what a process of the run has recorded.
+        initial: the results to begin with if the run left none, because it never had a process.
+    """
+    begun = initial is None or (Path(directory) / "results.json").exists()
+    results: Any = _load(directory) if begun else initial
+    Path(directory).mkdir(parents=True, exist_ok=True)
     if replace or results["status"] == "running":
         write_results(directory, results | {"status": status, "error": message, "finished_at": utc_now()})

@@ -33,7 +33,7 @@ from txl.sweeps.dry_run import plan
 from txl.sweeps.evaluations import SweepEvaluation, evaluations_of, run_evaluations
 from txl.sweeps.jobs import Job, completed_runs, make_jobs, read_described, reuse, short_hash
 from txl.sweeps.progress import SweepProgress
-from txl.sweeps.worker import SWEEP, SweepStop, record_never_started
+from txl.sweeps.worker import SWEEP, SweepStop
 from txl.terminal import console
 
 
@@ -166,7 +166,7 @@ def begin(
     for job in unfinished:
         if job.error is not None:
             initial = initial_results(described["name"], job.seed, job.overrides, None)
-            record_never_started(directory / job.directory, job.error, initial)
+            record_outcome(directory / job.directory, "failed", job.error, True, initial)
             console.print(f"{job.row} seed {job.seed}  cannot run: {job.error}", markup=False, soft_wrap=True)
     return [job for job in unfinished if job.error is None], evaluations
 
@@ -204,7 +204,7 @@ def run_jobs(
         for job, result in zip(todo, returned, strict=False):
             if result.status == JobStatus.FAILED:  # around the job and not in it
                 initial = initial_results(None, job.seed, job.overrides, job.config)
-                record_never_started(directory / job.directory, str(result._return_value), initial)
+                record_outcome(directory / job.directory, "failed", str(result._return_value), True, initial)
     return stop.received
 
 

@@ -22,7 +22,7 @@ from omegaconf import DictConfig
 from txl.launch.processes import KILL_SECONDS, ProcessError, StalledError, StopOrder
 from txl.launch.stop import StopRequest
 from txl.records.files import LockedError, is_locked, write_atomically
-from txl.records.results import read_results, read_status, utc_now, write_results
+from txl.records.results import read_results, read_status, record_outcome
 from txl.runs import assemble
 from txl.runs.start import start_run
 from txl.training.hardware import failure_reason
@@ -138,14 +138,8 @@ def _run(settings: DictConfig, directory: Path, program: list[str], monitor: Job
             pass
         except Exception as error:
             traceback.print_exc(file=console)
-            record_never_started(directory, " ".join(failure_reason(error).split()), run.results)
-
-
-def record_never_started(directory: Path, message: str, initial: dict[str, Any]) -> None:
-    """Record why a job failed before it had a process, in the results of an earlier attempt or `initial`."""
-    directory.mkdir(parents=True, exist_ok=True)
-    results = read_results(directory) if (directory / "results.json").exists() else initial
-    write_results(directory, results | {"status": "failed", "error": message, "finished_at": utc_now()})
+            reason = " ".join(failure_reason(error).split())
+            record_outcome(directory, "failed", reason, True, run.results)
 
 
 def modification_time(path: Path) -> int:
